@@ -1,0 +1,43 @@
+# `make demo` and `make test` set up everything they need in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BENCH_VENV := .venv-bench
+
+.PHONY: demo test test-all check bench bench-docs clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dask,plot,dev]'
+	touch $@
+
+demo: $(STAMP)  ## fit and compare two approximations on real flights, print the scores, write a plot
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)  ## the test suite without the slow experiments
+	$(BIN)/python -m pytest -n auto
+
+test-all: $(STAMP)  ## everything, the slow experiments included
+	$(BIN)/python -m pytest -n auto -m ''
+
+check: $(STAMP)  ## lint, format, types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(BENCH_VENV)/.installed: constraints.txt
+	test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet torch==2.13.0
+	$(BENCH_VENV)/bin/python -m pip install --quiet gpflow tf-keras gpytorch lightgbm pandas pyarrow scikit-learn psutil
+	touch $@
+
+bench: $(STAMP) $(BENCH_VENV)/.installed  ## measure ours and the peers in one run; writes benchmarks/results
+	$(BIN)/python -m benchmarks.run
+
+bench-docs: $(STAMP)  ## rewrite the tables of docs/benchmarks.md from benchmarks/results
+	$(BIN)/python -m benchmarks.render
+
+clean:
+	rm -rf $(VENV) $(BENCH_VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,91 @@
+"""The table of methods of the real-data benchmark: worker, settings, exceptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+DATASETS = (
+    "flights_nyc2013",
+    "kin40k",
+    "protein",
+    "coads_slp",
+    "etopo5_europe",
+    "bike_noleak",
+    "pol",
+    "sarcos_test4449",
+    "kin8nm",
+    "concrete",
+    "keggundirected",
+)
+ON_REQUEST = ("era5_t2m_uk",)  # over a million rows: only when named by --only
+QUICK_DATASETS = ("concrete", "kin8nm")
+QUICK_ROWS = 1500
+
+LEVELS = [0.025, *(round(0.05 * k, 2) for k in range(1, 20)), 0.975]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row: a worker module, its options, and what changes on some datasets or in a quick run."""
+
+    name: str
+    module: str
+    options: dict[str, Any]
+    peer: bool = False
+    per_dataset: dict[str, dict[str, Any]] = field(default_factory=dict)
+    quick: dict[str, Any] = field(default_factory=dict)
+
+    def options_for(self, dataset: str, quick: bool) -> dict[str, Any]:
+        return {**self.options, **self.per_dataset.get(dataset, {}), **(self.quick if quick else {})}
+
+
+def _ours(approximation: str, **options: Any) -> Method:
+    """A row of our table; `block_rows` (block rows only) is turned into a number of blocks by the worker."""
+    return Method(
+        approximation,
+        "benchmarks.own.datasets",
+        {"approximation": approximation, **options},
+        quick={"n_inducing": 50, "block_rows": 200} if "block_rows" in options else {"n_inducing": 50},
+    )
+
+
+SVGP_OPTIONS = {
+    "n_inducing": 300,
+    "batch": 1024,
+    "seconds": 80.0,
+    "natural_step": 0.1,
+    "adam_step": 0.03,
+    "lengthscale": 0.5,
+    "noise_var": 0.1,
+}
+
+LIGHTGBM_OPTIONS = {
+    "levels": LEVELS,
+    "held_fraction": 0.1,
+    "patience": 50,
+    "max_rounds": 3000,
+    "trees": {"learning_rate": 0.1, "num_leaves": 127, "min_data_in_leaf": 20, "max_bin": 255},
+}
+
+METHODS = (
+    _ours("vfe", kernel="se", n_inducing=300),
+    _ours("fitc", kernel="se", n_inducing=300),
+    _ours("pep", kernel="se", n_inducing=300, power=0.5),
+    _ours("pitc", kernel="matern32", n_inducing=500, block_rows=800),
+    _ours("pic", kernel="matern32", n_inducing=500, block_rows=800),
+    Method(
+        "gpflow-svgp",
+        "benchmarks.peers.gpflow_svgp",
+        {**SVGP_OPTIONS, "kernel": "se"},
+        peer=True,
+        quick={"n_inducing": 50, "seconds": 8.0},
+    ),
+    Method(
+        "lightgbm",
+        "benchmarks.peers.lightgbm_quantiles",
+        LIGHTGBM_OPTIONS,
+        peer=True,
+        quick={"levels": [0.025, 0.25, 0.5, 0.75, 0.975], "max_rounds": 50},
+    ),
+)

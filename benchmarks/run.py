@@ -1,0 +1,43 @@
+"""Run benchmarks: `python -m benchmarks.run [names] [--quick] [--only dataset:method]`."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+from benchmarks.results import console
+
+BENCHMARKS = ("bound", "predict", "fit_memory", "datasets")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.run", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"any of {', '.join(BENCHMARKS)}; all when none is named")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to exercise the harness; not kept")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="DATASET:METHOD",
+        help="datasets: run these cells again (shell patterns allowed, repeatable)",
+    )
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"unknown benchmark {', '.join(unknown)}; choose from {', '.join(BENCHMARKS)}")
+    if arguments.only and not arguments.names:
+        arguments.names = ["datasets"]
+    return arguments
+
+
+def main() -> None:
+    arguments = _arguments()
+    for name in arguments.names or BENCHMARKS:
+        console.rule(name)
+        module = import_module(f"benchmarks.{name}")
+        extra = {"only": arguments.only} if name == "datasets" else {}
+        module.run(quick=arguments.quick, **extra)
+
+
+if __name__ == "__main__":
+    main()

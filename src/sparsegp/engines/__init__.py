@@ -1,0 +1,1 @@
+"""Ways of folding block statistics into a posterior."""

@@ -1,0 +1,21 @@
+"""Errors that say what was expected, what came and what to do."""
+
+
+class SparseGPError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class InputError(SparseGPError, ValueError):
+    """The caller gave something that cannot be used; the message says what to give instead."""
+
+
+class FactorizationError(SparseGPError, ArithmeticError):
+    """A matrix that must be positive definite is not, even with the largest jitter allowed."""
+
+
+class FingerprintError(SparseGPError, ValueError):
+    """Two statistics or models that do not share inducing inputs, hyper-parameters and approximation were combined."""
+
+
+class NegativeVarianceError(SparseGPError, ArithmeticError):
+    """A standard deviation was asked for where a model that is no probability model has a negative variance."""

@@ -1,0 +1,1 @@
+"""scikit-learn shells around the models: no algebra."""

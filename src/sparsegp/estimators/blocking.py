@@ -1,0 +1,65 @@
+"""Rows sorted into blocks for the approximations that have them, and the block of each new row."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from sparsegp import partition
+from sparsegp.approximations import Approximation
+from sparsegp.data import Block, Rows
+from sparsegp.errors import InputError
+
+NO_BLOCK = -1
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Where new rows belong: the partition, and the user's labels when the blocks were given."""
+
+    partition: partition.Partition
+    originals: Tensor | None = None
+
+    def labels(self, X: Tensor, blocks: ArrayLike | None) -> Tensor:
+        """Block of each row: as given by the user's label, else found from the row itself.
+
+        A label that had no training rows gives NO_BLOCK: such a row is predicted from the inducing values alone.
+        """
+        if blocks is None:
+            return self.partition.assign(X.to(torch.float64))
+        given = torch.from_numpy(np.asarray(blocks).astype(np.int64, casting="same_kind"))
+        if given.shape != (X.shape[0],):
+            raise InputError(
+                f"blocks must have one integer label for each of the {X.shape[0]} rows; got shape {tuple(given.shape)}."
+            )
+        known = torch.arange(self.partition.n_blocks) if self.originals is None else self.originals
+        place = torch.searchsorted(known, given).clamp_max(len(known) - 1)
+        return torch.where(known[place] == given, place, NO_BLOCK)
+
+
+def drop_weightless(block: Block, blocks: ArrayLike | None) -> tuple[Block, ArrayLike | None]:
+    """Rows of weight zero say nothing and are left out, with their labels."""
+    if block.weight is None or bool((block.weight > 0).all()):
+        return block, blocks
+    kept = block.weight > 0
+    return block.take(kept), None if blocks is None else np.asarray(blocks)[kept.cpu().numpy()]
+
+
+def make_rows(
+    row: Approximation, block: Block, n_blocks: int, blocks: ArrayLike | None, rng: np.random.Generator
+) -> tuple[Rows, Blocking | None]:
+    """The rows, sorted by block where the approximation has blocks: k-means with a size cap, or the user's labels."""
+    if not row.by_block:
+        if blocks is not None:
+            raise InputError(f"blocks= is for approximations with blocks (pitc, pic, block-pep); this is {row.name!r}.")
+        return Rows(block), None
+    if blocks is None:
+        found = partition.kmeans_partition(block.X.to(torch.float64), n_blocks, rng)
+        blocking, labels = Blocking(found), found.assign(block.X.to(torch.float64))
+    else:
+        found, labels, originals = partition.from_labels(block.X.to(torch.float64), blocks)
+        blocking = Blocking(found, originals)
+    order, offsets = partition.block_slices(labels, blocking.partition.n_blocks)
+    return Rows(block.take(order), offsets), blocking

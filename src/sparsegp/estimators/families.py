@@ -1,0 +1,194 @@
+"""How each family of the table is learned and inferred: one function a family, all with the same result."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsegp import inducing
+from sparsegp.approximations import Approximation, Family
+from sparsegp.baselines.exact import ExactObjective, ExactPosterior, require_dense_size
+from sparsegp.baselines.nystrom import NystromPosterior
+from sparsegp.data import Block, Rows
+from sparsegp.engines import batch
+from sparsegp.kernels import Kernel
+from sparsegp.learning.hyperparameters import Hyperparameters, Limits
+from sparsegp.learning.progressive import OPTIMIZERS, learn
+from sparsegp.learning.recorder import LearningResult, StepCallback
+from sparsegp.posterior import LatentPosterior
+from sparsegp.prior import SparsePrior
+
+NOISE_FLOOR = 1e-6
+NOISE_CEILING = 100.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A regression problem in the model's units, with every choice the user made."""
+
+    rows: Rows
+    row: Approximation
+    kernel: Kernel
+    noise_var: float
+    inducing: Any
+    n_inducing: int
+    learn_inducing: bool
+    optimizer: str | None
+    rng: np.random.Generator
+    on_step: StepCallback | None = None
+    clip_variances: bool = False
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What fitting gives: hyper-parameters, the posterior of f and the record of how they came about."""
+
+    kernel: Kernel
+    noise_var: float
+    inducing: Tensor
+    posterior: LatentPosterior
+    log_evidence: float
+    info: dict[str, Any] = field(default_factory=dict)
+    state: batch.BatchState | None = None
+
+
+def fit(problem: Problem) -> Fitted:
+    return _FITTERS[problem.row.family](problem)
+
+
+def _limits(problem: Problem) -> Limits:
+    block = problem.rows.all
+    variance = float(block.y.var(correction=0)) or 1.0
+    floor = min(NOISE_FLOOR * variance, problem.noise_var)
+    ceiling = max(NOISE_CEILING * variance, problem.noise_var)
+    X = block.X.to(torch.float64)
+    return Limits((floor, ceiling), X.amin(0), X.amax(0))
+
+
+def _hyperparameters(problem: Problem, inducing_inputs: Tensor, *, learn_inducing: bool) -> Hyperparameters:
+    return Hyperparameters(
+        problem.kernel,
+        problem.noise_var,
+        inducing_inputs,
+        learn_noise=problem.rows.all.noise_var is None,
+        learn_inducing=learn_inducing,
+    )
+
+
+def _select(problem: Problem) -> Tensor:
+    block = problem.rows.all
+    return inducing.select_inducing(
+        problem.inducing,
+        problem.kernel,
+        block.X.to(torch.float64),
+        problem.n_inducing,
+        problem.rng,
+        block.weight,
+    )
+
+
+def _learn_inducing_problem(problem: Problem) -> tuple[Hyperparameters, list[LearningResult]]:
+    chosen = _select(problem)
+    # As many inducing inputs as rows: the approximation is exact already and moving them gains nothing.
+    worthwhile = problem.learn_inducing and chosen.shape[0] < len(problem.rows)
+    hyper = _hyperparameters(problem, chosen, learn_inducing=worthwhile)
+    if problem.optimizer is None:
+        return hyper, []
+    results = learn(
+        problem.rows,
+        problem.row,
+        hyper,
+        _limits(problem),
+        optimizer=problem.optimizer,
+        rng=problem.rng,
+        on_step=problem.on_step,
+    )
+    return hyper, results
+
+
+def _fit_inducing(problem: Problem) -> Fitted:
+    hyper, learning = _learn_inducing_problem(problem)
+    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, problem.row)
+    state, posterior, info = batch.infer(prior, problem.rows)
+    report = _report(learning, info.jitter, info.seconds)
+    return _fitted(problem, hyper, posterior, info.log_evidence, report, state)
+
+
+def _fit_nystrom(problem: Problem) -> Fitted:
+    hyper, learning = _learn_inducing_problem(problem)
+    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, problem.row)
+    state, posterior, info = batch.infer(prior, problem.rows)
+    nystrom = NystromPosterior.build(prior, problem.rows.all, posterior.q, clip=problem.clip_variances)
+    return _fitted(problem, hyper, nystrom, info.log_evidence, _report(learning, info.jitter, info.seconds), state)
+
+
+def _fit_exact(problem: Problem) -> Fitted:
+    return _fit_dense(problem, problem.rows.all)
+
+
+def _fit_subset(problem: Problem) -> Fitted:
+    block = problem.rows.all
+    index = _nearest_rows(block.X.to(torch.float64), _select(problem))
+    return _fit_dense(problem, block.take(index))
+
+
+def _nearest_rows(X: Tensor, targets: Tensor) -> Tensor:
+    """Distinct rows of X nearest to the targets."""
+    best = torch.full((targets.shape[0],), torch.inf, dtype=torch.float64)
+    index = torch.zeros(targets.shape[0], dtype=torch.int64)
+    for start in range(0, X.shape[0], 4096):
+        distance, nearest = torch.cdist(targets, X[start : start + 4096]).min(dim=1)
+        closer = distance < best
+        best[closer], index[closer] = distance[closer], nearest[closer] + start
+    distinct: Tensor = index.unique()
+    return distinct
+
+
+def _fit_dense(problem: Problem, block: Block) -> Fitted:
+    require_dense_size(len(block))
+    started = time.perf_counter()
+    hyper = _hyperparameters(problem, block.X, learn_inducing=False)
+    learning = []
+    if problem.optimizer is not None:
+        climb = OPTIMIZERS[problem.optimizer]
+        learning = [climb(ExactObjective(block), hyper, _limits(problem), on_step=problem.on_step)]
+    posterior = ExactPosterior.build(hyper.kernel, block, hyper.noise_var)
+    report = _report(learning, posterior.C.jitter, time.perf_counter() - started)
+    return _fitted(problem, hyper, posterior, posterior.log_evidence, report, None)
+
+
+def _fitted(
+    problem: Problem,
+    hyper: Hyperparameters,
+    posterior: LatentPosterior,
+    evidence: float,
+    report: dict[str, Any],
+    state: batch.BatchState | None,
+) -> Fitted:
+    for parameter in hyper.parameters():
+        parameter.grad = None
+    known = problem.rows.all.noise_var
+    noise_var = float(hyper.noise_var) if known is None else float(known.mean())
+    return Fitted(hyper.kernel, noise_var, hyper.inducing.detach(), posterior, evidence, report, state)
+
+
+def _report(learning: list[LearningResult], jitter: float, inference_seconds: float) -> dict[str, Any]:
+    return {
+        "jitter": jitter,
+        "inference_seconds": inference_seconds,
+        "learning_seconds": sum(stage.seconds for stage in learning),
+        "evaluations": sum(stage.evaluations for stage in learning),
+        "stages": learning,
+    }
+
+
+_FITTERS: Mapping[Family, Callable[[Problem], Fitted]] = {
+    Family.INDUCING: _fit_inducing,
+    Family.NYSTROM: _fit_nystrom,
+    Family.EXACT: _fit_exact,
+    Family.SUBSET: _fit_subset,
+}

@@ -1,0 +1,57 @@
+"""Progress of a fit: a line on the terminal when verbose, and scikit-learn's callbacks where it has them (1.9)."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sparsegp.learning.recorder import LearningStep
+
+try:
+    from sklearn.callback import CallbackSupportMixin, with_callbacks
+except ImportError:  # scikit-learn < 1.9
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """scikit-learn before 1.9 has no callbacks."""
+
+    def with_callbacks(method: Callable[..., Any]) -> Callable[..., Any]:
+        return method
+
+
+__all__ = ["CallbackSupportMixin", "StepListener", "with_callbacks"]
+
+SECONDS_BETWEEN_LINES = 1.0
+
+
+class StepListener:
+    """Told of every accepted step; prints at most a line a second and asks the callbacks whether to stop."""
+
+    def __init__(self, estimator: Any, verbose: int) -> None:
+        self.estimator, self.verbose = estimator, verbose
+        self.started = self.last_line = time.perf_counter()
+        self.context = None
+        if hasattr(estimator, "_init_callback_context"):
+            self.context = estimator._init_callback_context(max_subtasks=None)
+            self.context.call_on_fit_task_begin(estimator=estimator)
+
+    def __call__(self, step: LearningStep) -> bool:
+        self._print(step)
+        if self.context is None or not hasattr(self.estimator, "_skl_callbacks"):
+            return False
+        task = self.context.subcontext(task_name="learning step").call_on_fit_task_begin(estimator=self.estimator)
+        return bool(task.call_on_fit_task_end(estimator=self.estimator))
+
+    def _print(self, step: LearningStep) -> None:
+        now = time.perf_counter()
+        if not self.verbose or now - self.last_line < SECONDS_BETWEEN_LINES / self.verbose:
+            return
+        self.last_line = now
+        print(
+            f"[sparsegp] {now - self.started:7.1f} s  {step.n_rows:>10,} rows  evaluation {step.evaluations:>4}  "
+            f"log evidence per row {step.objective / step.n_rows:.5f}",
+            file=sys.stderr,
+        )
+
+    def close(self) -> None:
+        if self.context is not None:
+            self.context.call_on_fit_task_end(estimator=self.estimator)

@@ -1,0 +1,69 @@
+"""Standardisation of inputs and targets: models work on zero mean and unit scale, users see their own units."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sparsegp.kernels import Kernel
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Standardizer:
+    """x' = (x - x_mean)/x_scale, y' = (y - y_mean)/y_scale. Constant columns keep the scale 1."""
+
+    x_mean: Array
+    x_scale: Array
+    y_mean: float
+    y_scale: float
+
+    @classmethod
+    def identity(cls, n_features: int) -> "Standardizer":
+        return cls(np.zeros(n_features), np.ones(n_features), 0.0, 1.0)
+
+    @classmethod
+    def from_data(cls, X: Array, y: Array, weight: Array | None) -> "Standardizer":
+        x_mean, x_scale = _moments(X, weight)
+        y_mean, y_scale = _moments(y[:, None], weight)
+        return cls(x_mean, x_scale, float(y_mean[0]), float(y_scale[0]))
+
+    def inputs(self, X: Array) -> Array:
+        out: Array = (X - self.x_mean) / self.x_scale
+        return out
+
+    def raw_inputs(self, X: Array) -> Array:
+        out: Array = X * self.x_scale + self.x_mean
+        return out
+
+    def targets(self, y: Array) -> Array:
+        out: Array = (y - self.y_mean) / self.y_scale
+        return out
+
+    def standardized_kernel(self, kernel: Kernel) -> Kernel:
+        """The same covariance, spoken in standardised units."""
+        scale = torch.from_numpy(1.0 / self.x_scale)
+        return kernel.rescaled(-torch.from_numpy(self.x_mean) * scale, scale, 1.0 / self.y_scale)
+
+    def raw_kernel(self, kernel: Kernel) -> Kernel:
+        """The same covariance, spoken in the user's units."""
+        return kernel.rescaled(torch.from_numpy(self.x_mean), torch.from_numpy(self.x_scale), self.y_scale)
+
+    def tensor(self, X: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(self.inputs(X))).to(dtype=dtype, device=device)
+
+
+def _moments(X: Array, weight: Array | None) -> tuple[Array, Array]:
+    """Weighted mean and standard deviation of each column, in two steps so that a large mean does not cancel."""
+    shift = np.average(X, axis=0, weights=weight)
+    centred = X - shift
+    correction = np.average(centred, axis=0, weights=weight)
+    largest = np.abs(centred).max(axis=0)
+    unit = np.where(largest > 0, largest, 1.0)
+    scale = np.sqrt(np.average(np.square((centred - correction) / unit), axis=0, weights=weight)) * unit
+    # a spread at the rounding error of the mean is a constant column
+    constant = scale <= 1e-12 * np.abs(shift)
+    return shift + correction, np.where(constant | (scale == 0), 1.0, scale)

@@ -1,0 +1,226 @@
+"""Covariances of r^2 = sum_d (x_d - z_d)^2 / l_d^2: one gemm forward, thin gemms backward.
+
+No array larger than n x m is formed in either direction; elementwise work goes in tiles of rows that stay in
+the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+TILE_ENTRIES = 2**17
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A covariance K as a function of s^2 = steepness * r^2.
+
+    `fill(s2, base, log_variance)` overwrites s2 by K and base (unless None) such that dK/ds^2 = slope * base.
+    With `refine`, the s^2 of close rows come from direct differences.
+    """
+
+    fill: Callable[[Tensor, Tensor | None, Tensor], None]
+    steepness: float
+    slope: float
+    refine: bool = False
+
+
+def covariance(profile: Profile, X: Tensor, Z: Tensor, lengthscales: Tensor, log_variance: Tensor) -> Tensor:
+    """K = variance * profile(r^2), with lengthscales of one entry per column of X."""
+    scales = lengthscales / profile.steepness**0.5
+    flags = X is Z, torch.is_grad_enabled()
+    return cast(Tensor, _Covariance.apply(profile, *flags, X, Z, scales, log_variance))  # type: ignore[no-untyped-call]
+
+
+def squared_exponential(X: Tensor, Z: Tensor, lengthscales: Tensor, log_variance: Tensor) -> Tensor:
+    """K = variance * exp(-r^2 / 2)."""
+    K = _SquaredExponential.apply(X is Z, X, Z, lengthscales, log_variance)  # type: ignore[no-untyped-call]
+    return cast(Tensor, K)
+
+
+def squared_distance(X: Tensor, Z: Tensor, lengthscales: Tensor) -> Tensor:
+    """r^2 >= 0 for every pair of rows."""
+    return cast(Tensor, _SquaredDistance.apply(X is Z, X, Z, lengthscales))  # type: ignore[no-untyped-call]
+
+
+class _SquaredExponential(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, same: bool, X: Tensor, Z: Tensor, lengthscales: Tensor, log_variance: Tensor) -> Tensor:
+        A, B = _scaled(X, Z, lengthscales)
+        left, right = _distance_factors(A, B, -0.5, log_variance)
+        K = left @ right.T
+        if same:
+            K.diagonal().copy_(log_variance)
+        ctx.save_for_backward(A, B, lengthscales, K.exp_())
+        return K
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dK: Tensor) -> tuple[Tensor | None, ...]:
+        A, B, lengthscales, K = ctx.saved_tensors
+        *gradients, total = _distance_gradients(dK, K, A, B, lengthscales, -0.5, ctx.needs_input_grad[1:4])
+        return None, *gradients, _dot(dK, K) if total is None else total
+
+
+class _Covariance(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        profile: Profile,
+        same: bool,
+        with_slope: bool,
+        X: Tensor,
+        Z: Tensor,
+        scales: Tensor,
+        log_variance: Tensor,
+    ) -> Tensor:
+        A, B = _scaled(X, Z, scales)
+        left, right = _distance_factors(A, B, 1.0, A.new_zeros(()))
+        K = A.new_empty(len(A), len(B))
+        base = torch.empty_like(K) if with_slope else None
+        for rows in _row_tiles(K):
+            s2 = _squared_distance_tile(left, right, rows, same, out=K[rows])
+            if profile.refine:
+                _refine(s2, A[rows], B)
+            profile.fill(s2, None if base is None else base[rows], log_variance)
+        ctx.profile = profile
+        ctx.save_for_backward(A, B, scales, K, base)
+        return K
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dK: Tensor) -> tuple[Tensor | None, ...]:
+        A, B, scales, K, base = ctx.saved_tensors
+        needs_variance, needs = ctx.needs_input_grad[6], ctx.needs_input_grad[3:6]
+        *gradients, _ = _distance_gradients(dK, base, A, B, scales, ctx.profile.slope, needs)
+        return None, None, None, *gradients, _dot(dK, K) if needs_variance else None
+
+
+class _SquaredDistance(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, same: bool, X: Tensor, Z: Tensor, lengthscales: Tensor) -> Tensor:
+        A, B = _scaled(X, Z, lengthscales)
+        ctx.save_for_backward(A, B, lengthscales)
+        left, right = _distance_factors(A, B, 1.0, A.new_zeros(()))
+        r2 = A.new_empty(len(A), len(B))
+        return _squared_distance_tile(left, right, slice(0, len(A)), same, out=r2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dR: Tensor) -> tuple[Tensor | None, ...]:
+        A, B, lengthscales = ctx.saved_tensors
+        *gradients, _ = _distance_gradients(dR, None, A, B, lengthscales, 1.0, ctx.needs_input_grad[1:4])
+        return None, *gradients
+
+
+def _scaled(X: Tensor, Z: Tensor, lengthscales: Tensor) -> tuple[Tensor, Tensor]:
+    # Distances do not see a common shift; centred rows lose fewest digits in |a|^2 + |b|^2 - 2ab.
+    center = Z.mean(0)
+    return (X - center).div_(lengthscales), (Z - center).div_(lengthscales)
+
+
+def _distance_factors(A: Tensor, B: Tensor, factor: float, offset: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices of D + 2 columns whose product is left right^T = offset + factor * |a_i - b_j|^2."""
+    left_norms, right_norms = (T.square().sum(1, keepdim=True).mul_(factor) for T in (A, B))
+    left = torch.cat([A * (-2.0 * factor), left_norms.add_(offset), A.new_ones(len(A), 1)], dim=1)
+    return left, torch.cat([B, B.new_ones(len(B), 1), right_norms], dim=1)
+
+
+def _squared_distance_tile(left: Tensor, right: Tensor, rows: slice, same: bool, out: Tensor) -> Tensor:
+    """|a_i - b_j|^2 of some rows i: never negative, and zero for a row with itself."""
+    torch.mm(left[rows], right.T, out=out)
+    if same:
+        out.diagonal(rows.start).zero_()
+    return out.clamp_(min=0.0)
+
+
+def _refine(s2: Tensor, A: Tensor, B: Tensor) -> None:
+    """Small s^2 from direct differences: of coincident rows the gemm leaves s^2 = eps |a|^2, s = 1e-8 |a|."""
+    size = A.square().sum(1).amax() + B.square().sum(1).amax()
+    i, j = (s2 < size * torch.finfo(s2.dtype).eps ** 0.5).nonzero(as_tuple=True)
+    if len(i):
+        exact = s2.new_zeros(len(i))
+        for a, b in zip(A.T, B.T, strict=True):
+            exact += (a[i] - b[j]).square_()
+        s2[i, j] = exact
+
+
+def _row_tiles(K: Tensor) -> Iterator[slice]:
+    """Slices of rows with about TILE_ENTRIES entries each; all rows at once off the CPU."""
+    n, m = K.shape
+    size = max(16, TILE_ENTRIES // max(m, 1)) if K.device.type == "cpu" else max(n, 1)
+    return (slice(start, min(start + size, n)) for start in range(0, n if m else 0, size))
+
+
+def _dot(dK: Tensor, K: Tensor) -> Tensor:
+    return torch.dot(dK.reshape(-1), K.reshape(-1))
+
+
+def _distance_gradients(
+    dK: Tensor,
+    base: Tensor | None,
+    A: Tensor,
+    B: Tensor,
+    lengthscales: Tensor,
+    slope: float,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients for X, Z and lengthscales, and the sum of W (None where it does not fall out).
+
+    Here a = x / l, b = z / l and dL / d|a - b|^2 = slope * W with W = dK * base.
+    """
+    needs_X, needs_Z, needs_l = needs
+    by_row = needs_X or (needs_l and not needs_Z)
+    right = _moment_columns(B, needs_l and not needs_Z) if by_row else None
+    left = _moment_columns(A, needs_l) if needs_Z else None
+    row_moments, column_moments = _weighted_moments(dK, base, left, right)
+    dA, row_spread, row_total = _differences(row_moments, A)
+    dB, column_spread, column_total = _differences(column_moments, B)
+    spread = column_spread if needs_Z else row_spread
+    scale = 2.0 * slope / lengthscales
+    return (
+        dA * scale if needs_X and dA is not None else None,
+        dB * scale if dB is not None else None,
+        -spread * scale if needs_l and spread is not None else None,
+        column_total if needs_Z else row_total,
+    )
+
+
+def _moment_columns(T: Tensor, with_squares: bool) -> Tensor:
+    return torch.cat([T, T.new_ones(len(T), 1)] + ([T.square()] if with_squares else []), dim=1)
+
+
+def _weighted_moments(
+    dK: Tensor, base: Tensor | None, left: Tensor | None, right: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """W right and W^T left for W = dK * base (dK alone if base is None), tile by tile."""
+    row_moments = None if right is None else right.new_empty(dK.shape[0], right.shape[1])
+    # Transposed, because left^T W runs on all threads and W^T left does not.
+    column_moments = None if left is None else left.new_zeros(left.shape[1], dK.shape[1])
+    if left is None and right is None:
+        return None, None
+    for rows in _row_tiles(dK):
+        W = dK[rows] if base is None else dK[rows] * base[rows]
+        if row_moments is not None and right is not None:
+            torch.mm(W, right, out=row_moments[rows])
+        if column_moments is not None and left is not None:
+            column_moments.addmm_(left[rows].T, W)
+    return row_moments, None if column_moments is None else column_moments.T
+
+
+def _differences(moments: Tensor | None, own: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """sum_j W_ij (a_i - b_j) for each own row i, sum_ij W_ij (a_i - b_j)^2 for each feature, sum_ij W_ij."""
+    if moments is None:
+        return None, None, None
+    n_features = own.shape[1]
+    first, total = moments[:, :n_features], moments[:, n_features : n_features + 1]
+    squares = moments[:, n_features + 1 :]
+    difference = total * own - first
+    spread = (squares + own * (difference - first)).sum(0) if squares.shape[1] else None
+    return difference, spread, total.sum()

@@ -1,0 +1,1 @@
+"""Learning hyper-parameters and inducing inputs from a row's own objective."""

@@ -1,0 +1,46 @@
+"""Adam on the exact gradient: for kernels with many weights, where L-BFGS's curvature pairs mislead."""
+
+import numpy as np
+import torch
+
+from sparsegp.learning.hyperparameters import Hyperparameters, Limits
+from sparsegp.learning.objective import Objective
+from sparsegp.learning.recorder import LearningResult, Recorder, StepCallback
+
+RATE = 0.03
+PATIENCE = 20
+
+
+def maximize(
+    objective: Objective,
+    hyper: Hyperparameters,
+    limits: Limits,
+    *,
+    max_iterations: int = 200,
+    tolerance: float = 1e-6,
+    on_step: StepCallback | None = None,
+) -> LearningResult:
+    """Climb the objective by Adam steps, in place, inside the same box and with the same tolerance as L-BFGS.
+
+    Single steps may go down, so convergence is judged over windows of PATIENCE steps.
+    """
+    recorder = Recorder(objective, hyper, on_step)
+    box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
+    lower, upper = np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
+    vector = torch.from_numpy(recorder.best_vector.copy())
+    adam = torch.optim.Adam([vector], lr=RATE)
+    window_start, reason = -np.inf, "iteration limit"
+    for step in range(1, max_iterations + 1):
+        loss, gradient = recorder(vector.numpy())
+        vector.grad = torch.from_numpy(gradient)
+        adam.step()
+        vector.numpy()[:] = np.clip(vector.numpy(), lower, upper)
+        if recorder.wants_stop():
+            return recorder.finish(step, "stopped by the caller", stopped=True)
+        if step % PATIENCE == 0:
+            gain = (recorder.best_value - window_start) / objective.n_rows
+            if gain < PATIENCE * tolerance * max(abs(loss), 1.0):
+                reason = "converged"
+                break
+            window_start = recorder.best_value
+    return recorder.finish(step, reason)

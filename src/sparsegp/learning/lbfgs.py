@@ -1,0 +1,57 @@
+"""L-BFGS-B on the hyper-parameters, with restarts when a factorisation or a line search fails."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from sparsegp.learning.hyperparameters import Hyperparameters, Limits
+from sparsegp.learning.objective import Objective
+from sparsegp.learning.recorder import LearningResult, Recorder, StepCallback
+
+CORRECTIONS = 20
+RESTARTS = 2
+
+
+def maximize(
+    objective: Objective,
+    hyper: Hyperparameters,
+    limits: Limits,
+    *,
+    max_iterations: int = 200,
+    tolerance: float = 1e-6,
+    on_step: StepCallback | None = None,
+) -> LearningResult:
+    """Climb the objective from the given hyper-parameters, in place; they end at the best point met.
+
+    An iteration that gains less than `tolerance` times max(|objective per row|, 1) per row has converged.
+    """
+    recorder = Recorder(objective, hyper, on_step)
+    iterations, reason, stopped = 0, "", False
+
+    def after_iteration(_: NDArray[np.float64]) -> None:
+        nonlocal stopped
+        stopped = recorder.wants_stop()
+        if stopped:
+            raise StopIteration
+
+    for _ in range(1 + RESTARTS):
+        failures = recorder.failures
+        result = minimize(
+            recorder,
+            recorder.best_vector,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=hyper.bounds(limits),
+            callback=after_iteration,
+            options={
+                "maxiter": max_iterations - iterations,
+                "maxcor": CORRECTIONS,
+                "ftol": tolerance,
+                "gtol": 1e-9,
+            },
+        )
+        iterations += result.nit
+        reason = str(result.message)
+        if iterations >= max_iterations or stopped or (result.success and recorder.failures == failures):
+            break
+    return recorder.finish(iterations, reason, stopped=stopped)

@@ -1,0 +1,134 @@
+"""Dense linear algebra with one jitter policy; the only caller of `torch.linalg` in the package."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsegp.errors import FactorizationError
+
+JITTERS = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+SMALLEST_PIVOT = 1e-11
+_PANELS = 4
+
+
+@dataclass(frozen=True)
+class Cholesky:
+    """Lower factor of A + jitter * mean(diag A) * I, with the relative jitter that was needed."""
+
+    factor: Tensor
+    jitter: float
+
+    @property
+    def logdet(self) -> Tensor:
+        return 2.0 * self.factor.diagonal().log().sum()
+
+
+def cholesky(A: Tensor, *, name: str, least_jitter: float = 0.0, smallest_pivot: float = SMALLEST_PIVOT) -> Cholesky:
+    """Factor A with the smallest jitter of the policy (at least `least_jitter`) that leaves every pivot safe.
+
+    A pivot below `smallest_pivot` times the mean diagonal is rounding noise: the factorisation "succeeds" but
+    solves with it are garbage, so it counts as a failure and the jitter grows.
+    """
+    scale = A.diagonal().mean()
+    for jitter in JITTERS:
+        if jitter < least_jitter:
+            continue
+        factor, failed = torch.linalg.cholesky_ex(add_jitter(A, jitter, scale))
+        if not failed and factor.diagonal().min().square() > smallest_pivot * scale:
+            return Cholesky(factor, jitter)
+    if not torch.isfinite(A).all():
+        raise FactorizationError(
+            f"{name} has entries that are not finite. The hyper-parameters or the inputs overflow: "
+            "standardise the data (normalize=True) or use less extreme hyper-parameters."
+        )
+    raise FactorizationError(
+        f"{name} ({A.shape[0]} x {A.shape[0]}) is not positive definite, even with {JITTERS[-1]:g} of its mean "
+        "diagonal added. Likely causes: many (nearly) equal inducing inputs, a kernel that is not positive "
+        "semi-definite, or a lengthscale far beyond the data. Try fewer inducing inputs, "
+        "inducing='greedy', or check the kernel with sparsegp.testing.check_kernel."
+    )
+
+
+def add_jitter(A: Tensor, jitter: float, scale: Tensor | None = None) -> Tensor:
+    """A + jitter * mean(diag A) * I; differentiable, so value and gradient see the same matrix."""
+    if jitter == 0.0:
+        return A
+    scale = A.diagonal().mean() if scale is None else scale
+    return A + jitter * scale * torch.eye(A.shape[0], dtype=A.dtype, device=A.device)
+
+
+def solve_lower(L: Tensor, A: Tensor) -> Tensor:
+    """L^-1 A for lower-triangular L."""
+    solution: Tensor = torch.linalg.solve_triangular(L, A, upper=False)
+    return solution
+
+
+def solve_lower_transposed(L: Tensor, A: Tensor) -> Tensor:
+    """L^-T A for lower-triangular L."""
+    solution: Tensor = torch.linalg.solve_triangular(L.mT, A, upper=True)
+    return solution
+
+
+def whiten_rows(K: Tensor, L: Tensor) -> Tensor:
+    """V = K L^-T, row by row the whitened features L^-1 k_i. Written as L^-1 K^T so that BLAS sees its own layout."""
+    return solve_lower(L, K.mT).mT
+
+
+def inverse_lower(L: Tensor) -> Tensor:
+    """L^-1 as a matrix, for multiplying many rows with it; column-wise as accurate as the triangular solve."""
+    return solve_lower(L, torch.eye(L.shape[0], dtype=L.dtype, device=L.device))
+
+
+def inverse_from_cholesky(L: Tensor) -> Tensor:
+    """(L L^T)^-1."""
+    return torch.cholesky_inverse(L)
+
+
+def _panels(size: int) -> Iterator[slice]:
+    step = max(64, -(-size // _PANELS))
+    return (slice(start, min(start + step, size)) for start in range(0, size, step))
+
+
+def add_gram(total: Tensor, A: Tensor) -> None:
+    """total += A^T A on the upper triangle only (about 5/8 of a full product); see `mirror_upper`."""
+    for panel in _panels(A.shape[1]):
+        total[panel, panel.start :] += (A[:, panel].mT @ A[:, panel.start :]).to(total.dtype)
+
+
+def symmetric_product(A: Tensor, B: Tensor) -> Tensor:
+    """A B^T, known to be symmetric: the upper triangle is computed and mirrored."""
+    total = A.new_empty(A.shape[0], A.shape[0])
+    for panel in _panels(A.shape[0]):
+        torch.mm(A[panel], B[panel.start :].mT, out=total[panel, panel.start :])
+    return mirror_upper_(total)
+
+
+def mirror_upper(A: Tensor) -> Tensor:
+    """The symmetric matrix whose upper triangle is that of A."""
+    return mirror_upper_(A.clone())
+
+
+def mirror_upper_(A: Tensor) -> Tensor:
+    """Overwrite the lower triangle with the upper one."""
+    for panel in _panels(A.shape[0]):
+        A[panel.stop :, panel] = A[panel, panel.stop :].mT
+        A[panel, panel] = A[panel, panel].triu() + A[panel, panel].triu(1).mT
+    return A
+
+
+def symmetric(A: Tensor) -> Tensor:
+    return 0.5 * (A + A.mT)
+
+
+def row_dots(A: Tensor, B: Tensor) -> Tensor:
+    """sum_j A_ij B_ij for each row i."""
+    dots: Tensor = torch.linalg.vecdot(A, B)
+    return dots
+
+
+def signed_root(A: Tensor) -> tuple[Tensor, Tensor]:
+    """R and eigenvalues v with R diag(sign v) R^T = A, for any symmetric A."""
+    values, vectors = torch.linalg.eigh(A)
+    return vectors * values.abs().sqrt(), values

@@ -1,0 +1,214 @@
+"""How good predictions are: errors of the mean, proper scores of the density, calibration of the intervals.
+
+Every score is a mean over rows. `mean` and `std` describe the predictive distribution of y, noise included.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sparsegp.errors import InputError
+
+Vector = NDArray[np.float64]
+
+CALIBRATION_LEVELS = tuple(level / 20 for level in range(1, 20))
+
+
+def rmse(y_true: ArrayLike, mean: ArrayLike) -> float:
+    """Root of the mean squared error."""
+    y, mu = _vectors(y_true=y_true, mean=mean)
+    return math.sqrt(np.mean((y - mu) ** 2))
+
+
+def smse(y_true: ArrayLike, mean: ArrayLike, *, y_train: ArrayLike | None = None) -> float:
+    """Mean squared error over the (1/n) variance of the training targets (of y_true if none are given)."""
+    y, mu = _vectors(y_true=y_true, mean=mean)
+    _, train_var = _target_moments(y, y_train)
+    return float(np.mean((y - mu) ** 2) / train_var)
+
+
+def nlpd(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
+    """Mean of -log N(y; mean, std^2)."""
+    y, mu, sigma = _gaussian(y_true, mean, std)
+    with np.errstate(over="ignore"):  # a residual of 1e200 std is an infinite loss
+        square = _standardised(y, mu, sigma) ** 2
+    return float(np.mean(0.5 * (math.log(2 * math.pi) + square) + np.log(sigma)))
+
+
+def msll(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike, *, y_train: ArrayLike | None = None) -> float:
+    """NLPD minus that of the Gaussian with mean and (1/n) variance of y_train (of y_true if not given)."""
+    y, mu, sigma = _gaussian(y_true, mean, std)
+    train_mean, train_var = _target_moments(y, y_train)
+    trivial = nlpd(y, np.full_like(y, train_mean), np.full_like(y, math.sqrt(train_var)))
+    return nlpd(y, mu, sigma) - trivial
+
+
+def crps(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
+    """Mean of the integral over t of (Phi((t - mean) / std) - [y <= t])^2, in closed form."""
+    y, mu, sigma = _gaussian(y_true, mean, std)
+    z = _standardised(y, mu, sigma)
+    with np.errstate(over="ignore", under="ignore"):
+        density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    # sigma z is written as y - mu: it stays finite when z overflows
+    row = (y - mu) * (2 * _normal_cdf(z) - 1) + sigma * (2 * density - 1 / math.sqrt(math.pi))
+    return float(np.mean(row))
+
+
+def pinball_loss(y_true: ArrayLike, quantile: ArrayLike, level: float) -> float:
+    """Mean of max(level (y - q), (level - 1) (y - q)) for a forecast q of the quantile at `level`."""
+    y, q = _vectors(y_true=y_true, quantile=quantile)
+    (tau,) = _levels([level])
+    return float(np.mean(np.maximum(tau * (y - q), (tau - 1) * (y - q))))
+
+
+def crps_from_quantiles(y_true: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -> float:
+    """CRPS = 2 times the integral over (0, 1) of the pinball loss; a level stands for what is nearest to it.
+
+    `quantiles` has one row per row of y_true and one column per level.
+    """
+    tau = _levels(levels)
+    (y,) = _vectors(y_true=y_true)
+    q = _numbers("quantiles", quantiles)
+    if q.shape != (y.size, tau.size):
+        raise InputError(
+            f"quantiles must have shape (rows of y_true, levels) = {(y.size, tau.size)}, got {q.shape}; "
+            "give one column per level"
+        )
+    _require_finite("quantiles", q)
+    edges = np.concatenate([[0.0], (tau[1:] + tau[:-1]) / 2, [1.0]])
+    gap = y[:, None] - q
+    return float(2 * np.mean(np.maximum(tau * gap, (tau - 1) * gap) @ np.diff(edges)))
+
+
+def interval_coverage(y_true: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> float:
+    """Fraction of rows with lower <= y <= upper."""
+    y, low, high = _vectors(y_true=y_true, lower=lower, upper=upper)
+    _require_ordered(low, high)
+    return float(np.mean((low <= y) & (y <= high)))
+
+
+def interval_width(lower: ArrayLike, upper: ArrayLike) -> float:
+    """Mean of upper - lower."""
+    low, high = _vectors(lower=lower, upper=upper)
+    _require_ordered(low, high)
+    return float(np.mean(high - low))
+
+
+def pit_values(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> Vector:
+    """Predictive distribution function at the outcome, Phi((y - mean) / std): uniform if it is right."""
+    return _normal_cdf(_standardised(*_gaussian(y_true, mean, std)))
+
+
+def calibration_error(pit: ArrayLike, *, levels: ArrayLike = CALIBRATION_LEVELS) -> float:
+    """Mean over levels p of |p - fraction of rows inside the central interval of coverage p|.
+
+    A row is inside when |2 pit - 1| <= p, so PIT values of any predictive distribution will do.
+    """
+    (values,) = _vectors(pit=pit)
+    if values.min() < 0 or values.max() > 1:
+        raise InputError(
+            f"pit must lie in [0, 1], got values from {values.min():g} to {values.max():g}; "
+            "compute them with pit_values(y_true, mean, std)"
+        )
+    nominal = _levels(levels)
+    distance = np.sort(np.abs(2 * values - 1))
+    empirical = np.searchsorted(distance, nominal, side="right") / values.size
+    return float(np.mean(np.abs(empirical - nominal)))
+
+
+def summary(
+    y_true: ArrayLike, mean: ArrayLike, std: ArrayLike, *, y_train: ArrayLike | None = None
+) -> dict[str, float]:
+    """All scores of Gaussian predictions by name; `y_train` sets the scale of smse and msll."""
+    y, mu, sigma = _gaussian(y_true, mean, std)
+    half_width = NormalDist().inv_cdf(0.975) * sigma
+    return {
+        "rmse": rmse(y, mu),
+        "smse": smse(y, mu, y_train=y_train),
+        "msll": msll(y, mu, sigma, y_train=y_train),
+        "nlpd": nlpd(y, mu, sigma),
+        "crps": crps(y, mu, sigma),
+        "coverage_95": interval_coverage(y, mu - half_width, mu + half_width),
+        "width_95": interval_width(mu - half_width, mu + half_width),
+        "calibration_error": calibration_error(pit_values(y, mu, sigma)),
+    }
+
+
+def _standardised(y: Vector, mu: Vector, sigma: Vector) -> Vector:
+    with np.errstate(over="ignore"):
+        return (y - mu) / sigma
+
+
+def _normal_cdf(z: Vector) -> Vector:
+    # erfc keeps relative accuracy in the lower tail, where 1 + erf cancels
+    tail = map(math.erfc, (z * -math.sqrt(0.5)).tolist())
+    return 0.5 * np.fromiter(tail, dtype=np.float64, count=z.size)
+
+
+def _gaussian(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> tuple[Vector, Vector, Vector]:
+    y, mu, sigma = _vectors(y_true=y_true, mean=mean, std=std)
+    if sigma.min() <= 0:
+        row = int(np.argmin(sigma))
+        raise InputError(
+            f"std must be positive, got {sigma[row]:g} in row {row}; give the standard deviation of y, noise included"
+        )
+    return y, mu, sigma
+
+
+def _target_moments(y: Vector, y_train: ArrayLike | None) -> tuple[float, float]:
+    name, targets = ("y_true", y) if y_train is None else ("y_train", _vectors(y_train=y_train)[0])
+    if targets.min() == targets.max():
+        raise InputError(
+            f"{name} has the one value {targets[0]:g}, so its variance cannot be a unit of error; "
+            "pass y_train with at least two different targets"
+        )
+    return float(targets.mean()), float(targets.var())
+
+
+def _vectors(**arrays: ArrayLike) -> list[Vector]:
+    checked = {name: _numbers(name, values) for name, values in arrays.items()}
+    for name, values in checked.items():
+        if values.ndim != 1 or values.size == 0:
+            raise InputError(
+                f"{name} must be one-dimensional with at least one row, got shape {values.shape}; "
+                "give one number per row (.ravel() a column)"
+            )
+        _require_finite(name, values)
+    if len({values.size for values in checked.values()}) > 1:
+        lengths = ", ".join(f"{name} has {values.size}" for name, values in checked.items())
+        raise InputError(f"arrays must have equal lengths, but {lengths}; give the same rows to each")
+    return list(checked.values())
+
+
+def _numbers(name: str, values: ArrayLike) -> Vector:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must hold real numbers: {error}; convert it to a float array first") from error
+
+
+def _require_finite(name: str, values: Vector) -> None:
+    bad = ~np.isfinite(values)
+    if bad.any():
+        at = tuple(int(index) for index in np.argwhere(bad)[0])
+        raise InputError(
+            f"{name} must be finite, but {int(bad.sum())} of {values.size} values are not, "
+            f"the first is {values[at]} in row {at[0]}; drop or repair those rows"
+        )
+
+
+def _require_ordered(lower: Vector, upper: Vector) -> None:
+    if (lower > upper).any():
+        row = int(np.argmax(lower > upper))
+        raise InputError(f"lower must not exceed upper, got {lower[row]:g} > {upper[row]:g} in row {row}; swap them")
+
+
+def _levels(levels: ArrayLike) -> Vector:
+    (tau,) = _vectors(levels=levels)
+    if tau.min() <= 0 or tau.max() >= 1 or (np.diff(tau) <= 0).any():
+        raise InputError(f"levels must increase strictly inside (0, 1), got {tau.tolist()}; sort them, as 0.05 not 5 %")
+    return tau

@@ -1,0 +1,132 @@
+"""q(u) and what it predicts: mean, variance and joint covariance of f at new inputs."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sparsegp import linalg
+from sparsegp.approximations import TestConditional
+from sparsegp.data import CHUNK_ROWS
+from sparsegp.prior import SparsePrior
+from sparsegp.statistics import BlockStatistics
+
+SMALLEST_VARIANCE = 1e-14
+WIDER_THAN_PRIOR = 1e-12
+
+
+class LatentPosterior(Protocol):
+    """The posterior of f. `labels` are the blocks of the inputs, for models that are local."""
+
+    def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f at each row of X."""
+
+    def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and covariance matrix of f at the rows of X together."""
+
+
+@dataclass(frozen=True)
+class InducingPosterior:
+    """q(v) = N(mean, B^-1) over the whitened inducing values v, with B = LB LB^T >= I."""
+
+    mean: Tensor
+    LB: linalg.Cholesky
+
+    @classmethod
+    def from_statistics(cls, statistics: BlockStatistics) -> "InducingPosterior":
+        """B = I + sum W V^-1 W^T, mean = B^-1 sum W V^-1 y (M2)."""
+        B = statistics.precision + torch.eye(len(statistics.shift), dtype=torch.float64, device=statistics.shift.device)
+        # Relative to the mean diagonal an eigenvalue of 1 may be small: B >= I is safe by construction.
+        LB = linalg.cholesky(B, name="posterior precision of the inducing values", smallest_pivot=0.0)
+        c = linalg.solve_lower(LB.factor, statistics.shift[:, None])
+        return cls(linalg.solve_lower_transposed(LB.factor, c)[:, 0], LB)
+
+    @classmethod
+    def from_moments(cls, prior: SparsePrior, mean: Tensor, covariance: Tensor) -> "InducingPosterior":
+        """q(u) = N(mean, covariance), any Gaussian, in whitened coordinates."""
+        L = prior.Luu.factor
+        whitened = linalg.solve_lower(L, linalg.solve_lower(L, covariance).mT)
+        S = linalg.cholesky(linalg.symmetric(whitened), name="covariance of q(u)")
+        precision = linalg.inverse_from_cholesky(S.factor)
+        return cls(linalg.solve_lower(L, mean[:, None])[:, 0], linalg.cholesky(precision, name="precision of q(u)"))
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        return linalg.inverse_from_cholesky(self.LB.factor)
+
+    def unwhitened(self, prior: SparsePrior) -> tuple[Tensor, Tensor]:
+        """Mean and covariance of u = L v."""
+        L = prior.Luu.factor
+        return L @ self.mean, L @ self.covariance @ L.mT
+
+
+def log_evidence(statistics: BlockStatistics, q: InducingPosterior) -> float:
+    """The collapsed objective J of the row (M3)."""
+    explained = float(statistics.shift @ q.mean)
+    fit = statistics.n_rows * math.log(2.0 * math.pi) + statistics.noise_logdet + statistics.target_sq - explained
+    return -0.5 * (fit + float(q.LB.logdet)) - statistics.penalty
+
+
+@dataclass(frozen=True)
+class SparsePosterior:
+    """Posterior of f for the rows whose test conditional needs only u (all but PIC)."""
+
+    prior: SparsePrior
+    q: InducingPosterior
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """a = L^-T mean: the predictive mean is k_*u a."""
+        return linalg.solve_lower_transposed(self.prior.Luu.factor, self.q.mean[:, None])[:, 0]
+
+    @cached_property
+    def _root(self) -> tuple[Tensor, Tensor | None]:
+        """F, s with (k_*u F) s (k_*u F)^T = k_*u (Kuu^-1 - Sigma~) k_u*; k_*u Sigma~ k_u* if f_* is a function of u.
+
+        One product per row instead of two triangular solves. The signs s are None (all 1) unless q is wider than the
+        prior in some direction, which a posterior from statistics never is: there I - B^-1 has eigenvalues in [0, 1).
+        """
+        inverse_L = linalg.inverse_lower(self.prior.Luu.factor)
+        if self.prior.row.test is TestConditional.DETERMINISTIC:
+            return inverse_L.mT @ linalg.inverse_lower(self.q.LB.factor).mT, None
+        eye = torch.eye(len(self.q.mean), dtype=torch.float64, device=self.q.mean.device)
+        root, values = linalg.signed_root(eye - self.q.covariance)
+        return inverse_L.mT @ root, values.sign() if values.min() < -WIDER_THAN_PRIOR else None
+
+    def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        mean = torch.empty(X.shape[0], dtype=X.dtype, device=X.device)
+        var = torch.empty_like(mean)
+        with torch.no_grad():
+            for start in range(0, X.shape[0], CHUNK_ROWS):
+                part = slice(start, start + CHUNK_ROWS)
+                mean[part], var[part] = self._chunk(X[part])
+        return mean, var
+
+    def _chunk(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        K = self.prior.kernel(X, self.prior.inducing.to(X.dtype))
+        root, signs = self._root
+        spread = K @ root.to(X.dtype)
+        explained = linalg.row_dots(spread, spread if signs is None else spread * signs.to(X.dtype))
+        prior_var = self.prior.kernel.diagonal(X)
+        var = explained if self.prior.row.test is TestConditional.DETERMINISTIC else prior_var - explained
+        return K @ self._weights.to(X.dtype), torch.maximum(var, SMALLEST_VARIANCE * prior_var)
+
+    def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """mean = w_*^T m, cov = V_* + w_*^T B^-1 w_* (M4)."""
+        with torch.no_grad():
+            X = X.to(torch.float64)
+            W = self.prior.features(X)
+            spread = linalg.whiten_rows(W, self.q.LB.factor)
+            cov = spread @ spread.mT + self._test_residual(X, W)
+        return W @ self.q.mean, linalg.symmetric(cov)
+
+    def _test_residual(self, X: Tensor, W: Tensor) -> Tensor:
+        test = self.prior.row.test
+        if test is TestConditional.DETERMINISTIC:
+            return torch.zeros(X.shape[0], X.shape[0], dtype=X.dtype, device=X.device)
+        if test is TestConditional.INDEPENDENT:
+            return torch.diag(self.prior.residual_diag(X, W))
+        return self.prior.residual_block(X, W)

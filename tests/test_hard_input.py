@@ -1,0 +1,196 @@
+"""Bad input teaches, hard input works: finite predictions with std > 0, or an error that says what to do."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from sparsegp import InputError, SparseGPRegressor, kernels
+
+ROWS = ["vfe", "fitc", "pic", "exact", "sod", "block-pep"]
+
+
+def smooth(n=120, n_features=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, n_features))
+    return X, np.sin(X[:, 0]) + 0.1 * rng.standard_normal(n)
+
+
+def assert_honest(gp, X):
+    mean, std = gp.predict(X, return_std=True)
+    _, latent = gp.predict(X, return_std=True, latent=True)
+    assert np.isfinite(mean).all()
+    assert np.isfinite(std).all()
+    assert (std > 0).all()
+    assert (latent > 0).all()
+
+
+def fitted(X, y, approximation="vfe", **changes):
+    return SparseGPRegressor(approximation=approximation, n_inducing=25, random_state=0, **changes).fit(X, y)
+
+
+@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "inf")])
+def test_a_bad_entry_is_named(value, word):
+    X, y = smooth()
+    X[17, 2] = value
+    with pytest.raises(InputError, match=rf"{word}: column 2, row 17"):
+        SparseGPRegressor().fit(X, y)
+    gp = fitted(*smooth())
+    with pytest.raises(InputError, match="row 17"):
+        gp.predict(X)
+    X, y = smooth()
+    y[5] = value
+    with pytest.raises(InputError, match="row 5"):
+        SparseGPRegressor().fit(X, y)
+
+
+def test_wrong_shapes_are_refused():
+    X, y = smooth()
+    with pytest.raises(ValueError, match="inconsistent"):
+        SparseGPRegressor().fit(X, y[:-1])
+    with pytest.raises(ValueError, match="3 features"):
+        fitted(X, y).predict(X[:, :2])
+    with pytest.raises(InputError, match="sample_weight must have one value"):
+        SparseGPRegressor().fit(X, y, sample_weight=np.ones(3))
+    with pytest.raises(InputError, match="noise_var must be finite and > 0; row 0"):
+        SparseGPRegressor().fit(X, y, noise_var=np.zeros(len(y)))
+    with pytest.raises(InputError, match="one block label a row"):
+        SparseGPRegressor(approximation="pic").fit(X, y, blocks=[1, 2])
+    with pytest.raises(InputError, match="zero"):
+        SparseGPRegressor().fit(X, y, sample_weight=np.zeros(len(y)))
+    with pytest.raises(ValueError, match="could not convert"):
+        SparseGPRegressor().fit(np.full((5, 2), "red"), y[:5])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"approximation": "fit"}, "fitc"),
+        ({"kernel": "sse"}, "matern32"),
+        ({"n_inducing": 0}, "at least 1"),
+        ({"n_inducing": 2.5}, "whole number"),
+        ({"noise_var": -1.0}, "positive"),
+        ({"optimizer": "sgd"}, "lbfgs"),
+        ({"approximation": "pep", "power": 1.5}, "between 0"),
+        ({"inducing": "grid"}, "greedy"),
+        ({"inducing": np.zeros((4, 7))}, "3 features"),
+        ({"dtype": "float16"}, "float32"),
+        ({"n_blocks": -1, "approximation": "pic"}, "at least 1"),
+        ({"approximation": {"dtc": 0.5, "pitc": 0.7}}, "add up to 1"),
+        ({"approximation": {"dtc": 0.5, "sor": 0.5}}, "test conditional"),
+        ({"inference": "sampling"}, "exact"),
+        ({"kernel": 3.0}, "kernel"),
+    ],
+)
+def test_parameters_are_checked(settings, message):
+    with pytest.raises(InputError, match=message):
+        SparseGPRegressor(**settings).fit(*smooth())
+
+
+def test_blocks_belong_to_block_rows():
+    X, y = smooth()
+    with pytest.raises(InputError, match="pitc, pic"):
+        SparseGPRegressor(approximation="vfe").fit(X, y, blocks=np.zeros(len(y), int))
+    with pytest.raises(InputError, match="pitc, pic"):
+        fitted(X, y).predict(X, blocks=np.zeros(len(y), int))
+
+
+@pytest.mark.parametrize("approximation", ROWS)
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_handful_of_rows(approximation, n):
+    X, y = smooth(n)
+    assert_honest(fitted(X, y, approximation), smooth(20, seed=1)[0])
+
+
+@pytest.mark.parametrize("approximation", ROWS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "constant column",
+        "constant target",
+        "duplicates",
+        "scales",
+        "noise-free",
+        "pure noise",
+        "wide",
+        "integers",
+    ],
+)
+def test_hard_data(approximation, kind):
+    X, y = smooth()
+    rng = np.random.default_rng(1)
+    if kind == "constant column":
+        X[:, 1] = 4.2
+    elif kind == "constant target":
+        y = np.full(len(y), 3.3)
+    elif kind == "duplicates":
+        X, y = np.repeat(X[:15], 8, axis=0), np.repeat(y[:15], 8)
+    elif kind == "scales":
+        X = X * [1e-12, 1.0, 1e12] + [1e-9, 0.0, 1e13]
+    elif kind == "noise-free":
+        y = np.sin(X[:, 0])
+    elif kind == "pure noise":
+        y = rng.standard_normal(len(y))
+    elif kind == "wide":
+        X = rng.standard_normal((len(y), 100))
+    elif kind == "integers":
+        X, y = rng.integers(0, 5, X.shape), rng.integers(0, 9, len(y))
+    gp = fitted(X, y, approximation)
+    assert_honest(gp, X)
+    assert_honest(gp, X + (10 if kind == "integers" else 10 * X.std(axis=0)))
+
+
+def test_constant_target_is_predicted_exactly():
+    X, _ = smooth()
+    mean, std = fitted(X, np.full(len(X), 3.3)).predict(X, return_std=True)
+    np.testing.assert_allclose(mean, 3.3, atol=1e-6)
+    assert std.max() < 2.0
+
+
+def test_pure_noise_is_called_noise():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((800, 2)), 5.0 * rng.standard_normal(800)
+    gp = fitted(X, y)
+    assert gp.noise_var_ == pytest.approx(y.var(), rel=0.1)
+    assert np.abs(gp.predict(X)).max() < 2.5
+
+
+def test_far_away_the_prediction_returns_to_the_prior():
+    X, y = smooth()
+    gp = fitted(X, y)
+    _, std = gp.predict(X + 1e3, return_std=True)
+    np.testing.assert_allclose(std**2, float(gp.kernel_.variance) + gp.noise_var_, rtol=1e-6)
+
+
+def test_memory_layouts_and_dtypes_give_one_answer():
+    X, y = smooth()
+    expected = fitted(X, y).predict(X)
+    np.testing.assert_allclose(fitted(np.asfortranarray(X), y).predict(np.asfortranarray(X)), expected)
+    padded = np.zeros((240, 6))
+    padded[::2, ::2] = X
+    np.testing.assert_allclose(fitted(padded[::2, ::2], y).predict(padded[::2, ::2]), expected)
+    np.testing.assert_allclose(fitted(X.astype(np.float32), y).predict(X.astype(np.float32)), expected, atol=1e-2)
+
+
+def test_inputs_are_not_changed():
+    X, y = smooth()
+    X_before, y_before = X.copy(), y.copy()
+    fitted(X, y, "pic").predict(X)
+    np.testing.assert_array_equal(X, X_before)
+    np.testing.assert_array_equal(y, y_before)
+
+
+def test_a_kernel_that_is_no_covariance_gives_a_typed_error():
+    class Broken(kernels.Kernel):
+        def forward(self, X, Z):
+            return -((X[:, None] - Z[None]) ** 2).sum(-1)
+
+    with pytest.raises(ArithmeticError, match="check_kernel"):
+        SparseGPRegressor(kernel=Broken(), optimizer=None, n_inducing=10).fit(*smooth())
+
+
+def test_no_warnings_on_ordinary_data():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gp = fitted(*smooth(), "pic")
+        gp.predict(smooth(seed=2)[0], return_std=True)
