@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
-from benchmarks.jobs import Arrays, own_python, peers_python, run_job
+from benchmarks.jobs import NO_PEERS, Arrays, own_python, peers_python, run_job
 from benchmarks.methods import DATASETS, METHODS, ON_REQUEST, QUICK_DATASETS, QUICK_ROWS, Method
 from benchmarks.real_data import is_available, load_split, not_available_message
 from benchmarks.results import console, machine_facts, number, print_table, read_results, write_results
@@ -49,6 +49,9 @@ def _work(cells: Cells, quick: bool, only: Sequence[str]) -> Iterator[tuple[str,
     named = [dataset for dataset in ON_REQUEST if any(pattern.startswith(dataset) for pattern in only)]
     for dataset in QUICK_DATASETS if quick else (*DATASETS, *named):
         methods = [m for m in METHODS if _wanted(cells, dataset, m, quick, only)]
+        if peers_python() is None and any(m.peer for m in methods):
+            console.print(f"skipped the peers on {dataset}: {NO_PEERS}")
+            methods = [m for m in methods if not m.peer]
         if methods and not is_available(dataset):
             console.print(not_available_message(dataset))
         elif methods:

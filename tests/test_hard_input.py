@@ -159,7 +159,7 @@ def test_far_away_the_prediction_returns_to_the_prior():
     X, y = smooth()
     gp = fitted(X, y)
     _, std = gp.predict(X + 1e3, return_std=True)
-    np.testing.assert_allclose(std**2, float(gp.kernel_.variance) + gp.noise_var_, rtol=1e-6)
+    np.testing.assert_allclose(std**2, gp.kernel_.variance.item() + gp.noise_var_, rtol=1e-6)
 
 
 def test_memory_layouts_and_dtypes_give_one_answer():

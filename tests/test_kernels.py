@@ -1,4 +1,4 @@
-"""Kernels: conformance, scikit-learn equality, the law of `rescaled`, errors, gradients at zero distance."""
+"""Kernels: conformance, the law of `rescaled`, errors, gradients at zero distance."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 from sparsegp import kernels
 from sparsegp.errors import InputError
+from sparsegp.kernels import radial
 from sparsegp.testing.kernel_checks import check_kernel
 
 
@@ -144,111 +144,6 @@ def test_a_part_used_twice_stays_shared_after_a_change_of_units() -> None:
         assert len(new.parts) == n_uses
 
 
-SKLEARN = {
-    "rbf": lambda D: sk.ConstantKernel(2.3) * sk.RBF(np.linspace(0.4, 1.9, D)),
-    "rbf alone": lambda D: sk.RBF(0.6),
-    "matern12": lambda D: sk.Matern(np.linspace(0.4, 1.9, D), nu=0.5),
-    "matern32": lambda D: 0.7 * sk.Matern(0.8, nu=1.5),
-    "matern52": lambda D: sk.Matern(0.8, nu=2.5) * sk.ConstantKernel(3.0),
-    "matern inf": lambda D: sk.Matern(0.8, nu=np.inf),
-    "rq": lambda D: 1.4 * sk.RationalQuadratic(0.6, 0.3),
-    "dot": lambda D: sk.DotProduct(0.7),
-    "dot without offset": lambda D: 0.4 * sk.DotProduct(0.0),
-    "scaled dot": lambda D: 0.4 * sk.DotProduct(0.7),
-    "constant": lambda D: sk.ConstantKernel(0.3) * sk.ConstantKernel(4.0),
-    "sum": lambda D: 0.5 * sk.RBF(0.6) + sk.DotProduct(0.2) + sk.ConstantKernel(0.1),
-    "product": lambda D: sk.RBF(0.6) * sk.Matern(1.6, nu=1.5) * 0.9,
-    "product of sums": lambda D: 1.3 * (sk.RBF(0.6) + 0.4 * sk.Matern(1.6)) * sk.DotProduct(0.3),
-    "exponentiation": lambda D: (0.8 * sk.DotProduct(0.5)) ** 2,
-}
-
-
-@pytest.mark.parametrize("n_features", [1, 2, 3])
-@pytest.mark.parametrize("name", SKLEARN)
-def test_equals_scikit_learn(name: str, n_features: int) -> None:
-    theirs = SKLEARN[name](n_features)
-    ours, noise = kernels.from_sklearn(theirs)
-    X, Z = rows(9, n_features), rows(5, n_features, seed=1)
-    assert noise is None
-    np.testing.assert_allclose(ours(X, Z).detach(), theirs(X.numpy(), Z.numpy()), rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(ours(X).detach(), theirs(X.numpy()), rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(ours.diagonal(X).detach(), theirs.diag(X.numpy()), rtol=1e-12, atol=1e-14)
-
-
-def test_periodic_equals_scikit_learn_on_one_feature_and_is_a_product_on_more() -> None:
-    theirs = 1.7 * sk.ExpSineSquared(0.6, 1.9)
-    ours, _ = kernels.from_sklearn(theirs)
-    X, Z = rows(9, 2), rows(5, 2, seed=1)
-    columns = [theirs(X[:, [d]].numpy(), Z[:, [d]].numpy()) for d in range(2)]
-    np.testing.assert_allclose(ours(X[:, :1], Z[:, :1]).detach(), columns[0], rtol=1e-12)
-    np.testing.assert_allclose(ours(X, Z).detach(), columns[0] * columns[1] / 1.7, rtol=1e-12)
-
-
-def test_white_kernels_become_the_noise() -> None:
-    kernel, noise = kernels.from_sklearn(sk.WhiteKernel(0.2) + (0.5 * sk.RBF(0.6) + sk.WhiteKernel(0.3)))
-    assert noise == pytest.approx(0.5)
-    assert repr(kernel) == "SquaredExponential(variance=0.5, lengthscales=0.6)"
-
-
-def test_fixed_bounds_become_parameters_that_are_not_learned() -> None:
-    fixed_scale, _ = kernels.from_sklearn(2.0 * sk.RBF(0.6, "fixed"))
-    assert [p.requires_grad for p in (fixed_scale.log_variance, fixed_scale.log_lengthscales)] == [
-        True,
-        False,
-    ]
-    fixed_variance, _ = kernels.from_sklearn(sk.ConstantKernel(2.0, "fixed") * sk.Matern(0.6))
-    assert [p.requires_grad for p in (fixed_variance.log_variance, fixed_variance.log_lengthscales)] == [
-        False,
-        True,
-    ]
-
-
-def test_a_converted_product_learns_one_variance() -> None:
-    kernel, _ = kernels.from_sklearn(sk.RBF(0.6) * sk.RationalQuadratic(0.7, 0.4) * sk.ExpSineSquared(0.8, 2.0))
-    learned = [name for name, p in kernel.named_parameters() if p.requires_grad]
-    assert [name for name in learned if name.endswith("variance")] == ["parts.0.log_variance"]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "named"),
-    [
-        (sk.Matern(0.6, nu=2.0), "nu=2.0"),
-        (sk.RBF() * sk.WhiteKernel(), "WhiteKernel"),
-        (sk.PairwiseKernel(), "PairwiseKernel"),
-        (sk.WhiteKernel(), "noise only"),
-        (sk.RBF() ** 1.5, "whole number"),
-        (3.0, "float"),
-    ],
-)
-def test_unsupported_scikit_learn_kernels_are_named(kernel: object, named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        kernels.from_sklearn(kernel)
-
-
-def test_names() -> None:
-    for name in ("se", "rbf", "squared_exponential"):
-        assert kernels.get(name) is kernels.SquaredExponential
-    assert [kernels.get(n) for n in ("matern12", "matern32", "matern52", "rq")] == [
-        kernels.Matern12,
-        kernels.Matern32,
-        kernels.Matern52,
-        kernels.RationalQuadratic,
-    ]
-    with pytest.raises(InputError, match="'gauss'; the names are 'se'"):
-        kernels.get("gauss")
-
-
-def test_as_kernel_accepts_names_kernels_and_scikit_learn() -> None:
-    own = kernels.Linear(0.3)
-    assert kernels.as_kernel(own) == (own, None)
-    assert repr(kernels.as_kernel("matern32")[0]) == "Matern32(variance=1, lengthscales=1)"
-    assert kernels.as_kernel(sk.RBF() + sk.WhiteKernel(0.2))[1] == 0.2
-    with pytest.raises(InputError, match=r"give Matern32\(\)"):
-        kernels.as_kernel(kernels.Matern32)
-    with pytest.raises(InputError, match="got list"):
-        kernels.as_kernel([1.0])
-
-
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -325,6 +220,21 @@ def test_a_shift_of_all_rows_costs_no_digits() -> None:
         torch.testing.assert_close(kernel(X + far, Z + far), kernel(X, Z), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["se isotropic", "matern12", "matern52", "rq"])
+def test_tiles_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, n_features = CASES[name]
+    kernel = make()
+    X, Z = rows(50, n_features).requires_grad_(), rows(7, n_features, seed=1).requires_grad_()
+
+    def results() -> list[Tensor]:
+        weighted = (kernel(X, Z) * rows(50, 7, seed=2)).sum() + (kernel(X) * rows(50, 50, seed=3)).sum()
+        return [kernel(X).detach(), *torch.autograd.grad(weighted, [X, Z, *kernel.parameters()])]
+
+    at_once = results()
+    monkeypatch.setattr(radial, "TILE_ENTRIES", 1)
+    torch.testing.assert_close(results(), at_once, rtol=1e-11, atol=1e-11)
+
+
 def test_default_diagonal_needs_no_square_matrix() -> None:
     largest = 0
 
@@ -363,61 +273,3 @@ def test_copies_are_independent_and_keep_fixed_parameters() -> None:
         assert repr(twin) == repr(kernel)
         twin.parts[0].log_variance.data += 1.0
         assert repr(twin) != repr(kernel)
-
-
-class Asymmetric(Cosine):
-    def forward(self, X: Tensor, Z: Tensor) -> Tensor:
-        return super().forward(X, Z) + 0.01 * X[:, :1]
-
-
-class Indefinite(Cosine):
-    def forward(self, X: Tensor, Z: Tensor) -> Tensor:
-        return -super().forward(X, Z)
-
-
-class WrongDiagonal(Cosine):
-    def diag(self, X: Tensor) -> Tensor:
-        return super().diag(X) * 1.001
-
-
-class WrongGradient(Cosine):
-    def forward(self, X: Tensor, Z: Tensor) -> Tensor:
-        return super().forward(X.detach(), Z)
-
-
-class UnsafeGradient(Cosine):
-    def forward(self, X: Tensor, Z: Tensor) -> Tensor:
-        return (-(X[:, None, :] - Z[None, :, :]).square().sum(-1).sqrt() * self.log_frequency.exp()).exp()
-
-
-class Overwriting(Cosine):
-    def forward(self, X: Tensor, Z: Tensor) -> Tensor:
-        return super().forward(X.sub_(1.0), Z.sub_(1.0))
-
-
-class WrongRescaled(Cosine):
-    def rescaled(self, x_shift: Tensor, x_scale: Tensor, y_scale: float) -> kernels.Kernel:
-        return copy.deepcopy(self)
-
-
-class DoubleOnly(Deep):
-    def forward(self, X: Tensor, Z: Tensor) -> Tensor:
-        return self.base(self.net(X), self.net(Z))
-
-
-@pytest.mark.parametrize(
-    ("kernel", "named"),
-    [
-        (Asymmetric(1.4), "symmetry"),
-        (Indefinite(1.4), "positive semi-definite"),
-        (WrongDiagonal(1.4), "diagonal"),
-        (WrongGradient(1.4), "gradient of 'X'"),
-        (UnsafeGradient(1.4), "coincident rows"),
-        (Overwriting(1.4), "inputs unchanged"),
-        (WrongRescaled(1.4), "rescaled"),
-        (DoubleOnly(2), "float32"),
-    ],
-)
-def test_check_kernel_names_what_is_wrong(kernel: kernels.Kernel, named: str) -> None:
-    with pytest.raises(AssertionError, match=named):
-        check_kernel(kernel, 2)

@@ -94,6 +94,15 @@ def test_ties_go_to_the_first_centroid_however_the_rows_are_grouped(offset: floa
     assert found.assign(rows).tolist() == [0, 0, 2, 0, 2] * 101
 
 
+@pytest.mark.parametrize("n_rows", [1, 3, 500])
+def test_equally_near_mirror_images_are_a_tie_in_spite_of_rounding(n_rows: int) -> None:
+    right = scattered("normal", 37, 3, seed=1).abs()
+    left = right * torch.tensor([-1.0, 1.0, 1.0])
+    points = scattered("normal", n_rows, 3, seed=2) * torch.tensor([0.0, 1.0, 1.0])
+    assert int(Partition(torch.cat([right, left])).assign(points).max()) < 37
+    assert int(Partition(torch.cat([left, right])).assign(points).max()) < 37
+
+
 def test_far_from_the_origin_blocks_are_still_told_apart() -> None:
     X = 1e9 + torch.arange(64, dtype=torch.float64)[:, None]
     found = Partition(X[::8].clone())

@@ -182,12 +182,12 @@ def _given(spec: ArrayLike | Tensor, n_columns: int) -> Tensor:
         ) from error
     if given.ndim != 2 or given.shape[0] < 1 or given.shape[1] != n_columns:
         raise InputError(
-            f"inducing must be one of {', '.join(CHOICES)}, or an array of shape [M, {n_columns}] with M >= 1 "
-            f"and the columns of X; got an array of shape {list(given.shape)}."
+            f"inducing must be one of {', '.join(CHOICES)}, or an array [M, {n_columns}] with M >= 1 and "
+            f"the columns of X; got an array of shape {list(given.shape)}."
         )
     if not torch.isfinite(given).all():
         row, column = torch.nonzero(~torch.isfinite(given))[0].tolist()
-        raise InputError(f"Given inducing inputs must be finite; row {row}, column {column} is {given[row, column]:g}.")
+        raise InputError(f"Given inducing inputs must be finite; row {row}, column {column} is not.")
     return given
 
 

@@ -128,6 +128,12 @@ def row_dots(A: Tensor, B: Tensor) -> Tensor:
     return dots
 
 
+def row_squares(A: Tensor) -> Tensor:
+    """sum_j A_ij^2 for each row i, without a temporary of the size of A."""
+    norms: Tensor = torch.linalg.vector_norm(A, dim=1)
+    return norms.square_()
+
+
 def signed_root(A: Tensor) -> tuple[Tensor, Tensor]:
     """R and eigenvalues v with R diag(sign v) R^T = A, for any symmetric A."""
     values, vectors = torch.linalg.eigh(A)

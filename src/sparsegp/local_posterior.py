@@ -52,7 +52,7 @@ class LocalPosterior:
                 for part in index.split(CHUNK_ROWS):
                     mean[part], slope, D, C_root = self._conditional(X[part].to(torch.float64), k)
                     spread = linalg.whiten_rows(slope, self.q.LB.factor)
-                    var[part] = D - linalg.row_dots(C_root, C_root) + linalg.row_dots(spread, spread)
+                    var[part] = D - linalg.row_squares(C_root) + linalg.row_squares(spread)
             floor = SMALLEST_VARIANCE * self.prior.kernel.diagonal(X.to(torch.float64))
         return mean, torch.maximum(var, floor)
 

@@ -1,6 +1,7 @@
 """Disjoint blocks of rows. Located blocks: the block of a point depends on that point alone."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +17,10 @@ _FEWEST_SAMPLE_ROWS = 2_000
 _MOST_SAMPLE_ROWS = 40_000
 _FLAT_CENTROIDS = 100
 _LLOYD_STEPS = 10
-_DROPPING_ROUNDS = 20
+_BALANCING_ROUNDS = 20
 _ROUNDS = 100
+
+_Centre = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,22 +154,27 @@ class _Blocks:
 
 
 def _even_out(blocks: _Blocks, n_blocks: int, max_ratio: float, rng: np.random.Generator) -> _Blocks:
-    """Split blocks above the cap and drop as many small ones, until all blocks above it are single points."""
+    """Split blocks above the cap and drop as many small ones, until all blocks above it are single points.
+
+    Dropping makes neighbours grow and need not settle. The last rounds only split, at means: that lowers the sum
+    of squared distances to the centroids each time, so no state comes back, but the number of blocks grows.
+    """
     target = len(blocks.X) / n_blocks
     for round_number in range(_ROUNDS):
         median = float(np.median(blocks.sizes))
         too_large = blocks.above(max_ratio * max(median, target)) or blocks.above(max_ratio * median)
         if not too_large:
             break
-        new = _parts(blocks, too_large, max(median, target), rng)
-        # Dropping makes neighbours grow and need not settle; splitting alone does, but adds blocks.
-        drops = round_number < _DROPPING_ROUNDS
-        dropped = _smallest(blocks, len(new) - len(too_large), n_blocks) if drops else []
+        balancing = round_number < _BALANCING_ROUNDS
+        new = _parts(blocks, too_large, max(median, target), _median if balancing else _mean, rng)
+        dropped = _smallest(blocks, len(new) - len(too_large), n_blocks) if balancing else []
         blocks = blocks.replace(too_large + dropped, new)
     return blocks
 
 
-def _parts(blocks: _Blocks, too_large: list[int], part_rows: float, rng: np.random.Generator) -> Tensor:
+def _parts(
+    blocks: _Blocks, too_large: list[int], part_rows: float, centre: _Centre, rng: np.random.Generator
+) -> Tensor:
     """Centroids in place of those of the blocks `too_large`: two or more each, one for about `part_rows`."""
     centres: list[Tensor] = []
     for rows in blocks.rows(too_large):
@@ -174,25 +182,30 @@ def _parts(blocks: _Blocks, too_large: list[int], part_rows: float, rng: np.rand
         distinct = torch.unique(_sample(rows, n_parts, rng), dim=0)
         if len(distinct) == 1:
             distinct = torch.unique(rows, dim=0)
-        centres += _bisect(distinct, min(n_parts, len(distinct)))
+        centres += _bisect(distinct, min(n_parts, len(distinct)), centre)
     return torch.stack(centres)
 
 
-def _bisect(rows: Tensor, parts: int) -> list[Tensor]:
-    """Centres of `parts` equally large groups of distinct rows, cut across the coordinate of widest spread.
-
-    A centre is the median of each coordinate: one far row would drag a mean, and the border with it, so far
-    that nearly all rows stay on one side. Where the medians of two halves coincide, their means do not.
-    """
+def _bisect(rows: Tensor, parts: int, centre: _Centre) -> list[Tensor]:
+    """Centres of `parts` equally large groups of distinct rows, cut across the coordinate of widest spread."""
     if parts == 1:
-        return [rows.median(0).values]
+        return [centre(rows)]
     widest = int((rows - rows.mean(0)).square().sum(0).argmax())
     ordered = rows[rows[:, widest].argsort(stable=True)]
     cut = len(rows) * (parts // 2) // parts
     left, right = ordered[:cut], ordered[cut:]
-    if parts == 2 and torch.equal(left.median(0).values, right.median(0).values):
-        return [left.mean(0), right.mean(0)]
-    return _bisect(left, parts // 2) + _bisect(right, parts - parts // 2)
+    if parts == 2 and torch.equal(centre(left), centre(right)):
+        return [_mean(left), _mean(right)]
+    return _bisect(left, parts // 2, centre) + _bisect(right, parts - parts // 2, centre)
+
+
+def _mean(rows: Tensor) -> Tensor:
+    return rows.mean(0)
+
+
+def _median(rows: Tensor) -> Tensor:
+    """Median of each coordinate: unlike the mean, it does not follow one far row away from all the others."""
+    return rows.median(0).values
 
 
 def _smallest(blocks: _Blocks, n_added: int, n_blocks: int) -> list[int]:
@@ -242,7 +255,7 @@ def _nearest(X: Tensor, centroids: Tensor) -> Tensor:
     """Index of the nearest centroid of each row, in row chunks that cannot change the result."""
     if len(centroids) == 1:
         return torch.zeros(X.shape[0], dtype=torch.int64, device=X.device)
-    centre = centroids.median(0).values
+    centre = _median(centroids)
     C = centroids - centre
     C_sq = C.square().sum(1)
     labels = torch.empty(X.shape[0], dtype=torch.int64, device=X.device)

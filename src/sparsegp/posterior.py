@@ -109,7 +109,7 @@ class SparsePosterior:
         K = self.prior.kernel(X, self.prior.inducing.to(X.dtype))
         root, signs = self._root
         spread = K @ root.to(X.dtype)
-        explained = linalg.row_dots(spread, spread if signs is None else spread * signs.to(X.dtype))
+        explained = linalg.row_squares(spread) if signs is None else spread.square_() @ signs.to(X.dtype)
         prior_var = self.prior.kernel.diagonal(X)
         var = explained if self.prior.row.test is TestConditional.DETERMINISTIC else prior_var - explained
         return K @ self._weights.to(X.dtype), torch.maximum(var, SMALLEST_VARIANCE * prior_var)

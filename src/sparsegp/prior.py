@@ -74,13 +74,13 @@ class SparsePrior:
 
     def residual_diag(self, X: Tensor, V: Tensor) -> Tensor:
         """d_i = k_ii - q_ii, clipped at zero."""
-        return (self.kernel.diagonal(X) - linalg.row_dots(V, V)).clamp_min_(0.0)
+        return (self.kernel.diagonal(X) - linalg.row_squares(V)).clamp_min_(0.0)
 
-    def residual_block(self, X: Tensor, V: Tensor) -> Tensor:
-        """D = K_xx - Q_xx in float64, its diagonal clipped at zero."""
-        K = self.kernel(X).to(torch.float64)
+    def residual_block(self, X: Tensor, V: Tensor, K: Tensor | None = None) -> Tensor:
+        """D = K_xx - Q_xx in float64, its diagonal clipped at zero; the covariance K_xx is computed unless given."""
+        K = self.kernel(X) if K is None else K
         V64 = V.to(torch.float64)
-        D = K - linalg.symmetric_product(V64, V64)
+        D = linalg.symmetric_product(V64, V64).neg_().add_(K)
         D.diagonal().clamp_min_(0.0)
         return D
 

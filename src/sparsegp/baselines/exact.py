@@ -66,9 +66,7 @@ class ExactPosterior:
                 spread = linalg.whiten_rows(K, self.C.factor)
                 prior_var = self.kernel.diagonal(part)
                 means.append(K @ self.alpha)
-                variances.append(
-                    torch.maximum(prior_var - linalg.row_dots(spread, spread), SMALLEST_VARIANCE * prior_var)
-                )
+                variances.append(torch.maximum(prior_var - linalg.row_squares(spread), SMALLEST_VARIANCE * prior_var))
         return torch.cat(means), torch.cat(variances)
 
     def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:

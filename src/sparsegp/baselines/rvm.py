@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.linear_model import ARDRegression
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsegp import inducing as inducing_inputs
@@ -37,6 +36,8 @@ class RelevanceVectorRegressor(RegressorMixin, BaseEstimator):  # type: ignore[m
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        from sklearn.linear_model import ARDRegression  # half a second that users of the other models need not wait
+
         X_array, y_array = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         rng = np.random.default_rng(self.random_state)
         self.kernel_, _ = as_kernel(self.kernel)

@@ -6,6 +6,7 @@ the processor's cache.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-TILE_ENTRIES = 2**17
+NEGLIGIBLE = {torch.float64: 1e-24, torch.float32: 1e-12}
+TILE_ENTRIES = 2**18
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,15 @@ class Profile:
 def covariance(profile: Profile, X: Tensor, Z: Tensor, lengthscales: Tensor, log_variance: Tensor) -> Tensor:
     """K = variance * profile(r^2), with lengthscales of one entry per column of X."""
     scales = lengthscales / profile.steepness**0.5
-    flags = X is Z, torch.is_grad_enabled()
-    return cast(Tensor, _Covariance.apply(profile, *flags, X, Z, scales, log_variance))  # type: ignore[no-untyped-call]
+    if not torch.is_grad_enabled():
+        return _profile_matrix(profile, X is Z, *_distance_factors(X, Z, scales, 1.0), log_variance, None)
+    return cast(Tensor, _Covariance.apply(profile, X is Z, X, Z, scales, log_variance))  # type: ignore[no-untyped-call]
 
 
 def squared_exponential(X: Tensor, Z: Tensor, lengthscales: Tensor, log_variance: Tensor) -> Tensor:
     """K = variance * exp(-r^2 / 2)."""
+    if not torch.is_grad_enabled():
+        return _exponential_matrix(X is Z, *_distance_factors(X, Z, lengthscales, -0.5), log_variance)
     K = _SquaredExponential.apply(X is Z, X, Z, lengthscales, log_variance)  # type: ignore[no-untyped-call]
     return cast(Tensor, K)
 
@@ -52,18 +57,16 @@ def squared_distance(X: Tensor, Z: Tensor, lengthscales: Tensor) -> Tensor:
 class _SquaredExponential(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, same: bool, X: Tensor, Z: Tensor, lengthscales: Tensor, log_variance: Tensor) -> Tensor:
-        A, B = _scaled(X, Z, lengthscales)
-        left, right = _distance_factors(A, B, -0.5, log_variance)
-        K = left @ right.T
-        if same:
-            K.diagonal().copy_(log_variance)
-        ctx.save_for_backward(A, B, lengthscales, K.exp_())
+        left, right = _distance_factors(X, Z, lengthscales, -0.5)
+        K = _exponential_matrix(same, left, right, log_variance)
+        ctx.save_for_backward(left, right, lengthscales, K)
         return K
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dK: Tensor) -> tuple[Tensor | None, ...]:
-        A, B, lengthscales, K = ctx.saved_tensors
+        left, right, lengthscales, K = ctx.saved_tensors
+        A, B = _scaled_rows(left, right, -0.5)
         *gradients, total = _distance_gradients(dK, K, A, B, lengthscales, -0.5, ctx.needs_input_grad[1:4])
         return None, *gradients, _dot(dK, K) if total is None else total
 
@@ -71,68 +74,89 @@ class _SquaredExponential(torch.autograd.Function):
 class _Covariance(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        profile: Profile,
-        same: bool,
-        with_slope: bool,
-        X: Tensor,
-        Z: Tensor,
-        scales: Tensor,
-        log_variance: Tensor,
+        ctx: Any, profile: Profile, same: bool, X: Tensor, Z: Tensor, scales: Tensor, log_variance: Tensor
     ) -> Tensor:
-        A, B = _scaled(X, Z, scales)
-        left, right = _distance_factors(A, B, 1.0, A.new_zeros(()))
-        K = A.new_empty(len(A), len(B))
-        base = torch.empty_like(K) if with_slope else None
-        for rows in _row_tiles(K):
-            s2 = _squared_distance_tile(left, right, rows, same, out=K[rows])
-            if profile.refine:
-                _refine(s2, A[rows], B)
-            profile.fill(s2, None if base is None else base[rows], log_variance)
+        left, right = _distance_factors(X, Z, scales, 1.0)
+        base = left.new_empty(len(left), len(right))
+        K = _profile_matrix(profile, same, left, right, log_variance, base)
         ctx.profile = profile
-        ctx.save_for_backward(A, B, scales, K, base)
+        ctx.save_for_backward(left, right, scales, K, base)
         return K
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dK: Tensor) -> tuple[Tensor | None, ...]:
-        A, B, scales, K, base = ctx.saved_tensors
-        needs_variance, needs = ctx.needs_input_grad[6], ctx.needs_input_grad[3:6]
-        *gradients, _ = _distance_gradients(dK, base, A, B, scales, ctx.profile.slope, needs)
-        return None, None, None, *gradients, _dot(dK, K) if needs_variance else None
+        left, right, scales, K, base = ctx.saved_tensors
+        A, B = _scaled_rows(left, right, 1.0)
+        slope, needs, needs_variance = ctx.profile.slope, ctx.needs_input_grad[2:5], ctx.needs_input_grad[5]
+        *gradients, _ = _distance_gradients(dK, base, A, B, scales, slope, needs)
+        return None, None, *gradients, _dot(dK, K) if needs_variance else None
 
 
 class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, same: bool, X: Tensor, Z: Tensor, lengthscales: Tensor) -> Tensor:
-        A, B = _scaled(X, Z, lengthscales)
-        ctx.save_for_backward(A, B, lengthscales)
-        left, right = _distance_factors(A, B, 1.0, A.new_zeros(()))
-        r2 = A.new_empty(len(A), len(B))
-        return _squared_distance_tile(left, right, slice(0, len(A)), same, out=r2)
+        left, right = _distance_factors(X, Z, lengthscales, 1.0)
+        ctx.save_for_backward(left, right, lengthscales)
+        r2 = left.new_empty(len(left), len(right))
+        return _squared_distances(left, right, slice(0, len(left)), same, out=r2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dR: Tensor) -> tuple[Tensor | None, ...]:
-        A, B, lengthscales = ctx.saved_tensors
+        left, right, lengthscales = ctx.saved_tensors
+        A, B = _scaled_rows(left, right, 1.0)
         *gradients, _ = _distance_gradients(dR, None, A, B, lengthscales, 1.0, ctx.needs_input_grad[1:4])
         return None, *gradients
 
 
-def _scaled(X: Tensor, Z: Tensor, lengthscales: Tensor) -> tuple[Tensor, Tensor]:
+def _distance_factors(X: Tensor, Z: Tensor, scales: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    """[a, f|a|^2, 1] and [-2f b, 1, f|b|^2]: left right^T = f |a_i - b_j|^2, with a = x / scales, b = z / scales."""
     # Distances do not see a common shift; centred rows lose fewest digits in |a|^2 + |b|^2 - 2ab.
     center = Z.mean(0)
-    return (X - center).div_(lengthscales), (Z - center).div_(lengthscales)
-
-
-def _distance_factors(A: Tensor, B: Tensor, factor: float, offset: Tensor) -> tuple[Tensor, Tensor]:
-    """Matrices of D + 2 columns whose product is left right^T = offset + factor * |a_i - b_j|^2."""
+    A, B = (X - center).div_(scales), (Z - center).div_(scales)
     left_norms, right_norms = (T.square().sum(1, keepdim=True).mul_(factor) for T in (A, B))
-    left = torch.cat([A * (-2.0 * factor), left_norms.add_(offset), A.new_ones(len(A), 1)], dim=1)
-    return left, torch.cat([B, B.new_ones(len(B), 1), right_norms], dim=1)
+    left = torch.cat([A, left_norms, torch.ones_like(left_norms)], dim=1)
+    return left, torch.cat([B.mul_(-2.0 * factor), torch.ones_like(right_norms), right_norms], dim=1)
 
 
-def _squared_distance_tile(left: Tensor, right: Tensor, rows: slice, same: bool, out: Tensor) -> Tensor:
+def _scaled_rows(left: Tensor, right: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    """a and b, back from the distance factors."""
+    return left[:, :-2], right[:, :-2] / (-2.0 * factor)
+
+
+def _exponential_matrix(same: bool, left: Tensor, right: Tensor, log_variance: Tensor) -> Tensor:
+    """v exp(-|a_i - b_j|^2 / 2) by one gemm and one pass."""
+    left[:, -2].add_(log_variance)
+    K = left @ right.T
+    if same:
+        K.diagonal().copy_(log_variance)
+    return exponential_(K, log_variance)
+
+
+def exponential_(exponent: Tensor, log_variance: Tensor) -> Tensor:
+    """exp in place; what is below NEGLIGIBLE times the variance becomes zero.
+
+    Far points would fill later products with denormal numbers, which processors multiply ten times slower.
+    """
+    negligible = NEGLIGIBLE[exponent.dtype] * math.exp(float(log_variance.detach()))
+    return torch.threshold_(exponent.exp_(), negligible, 0.0)
+
+
+def _profile_matrix(
+    profile: Profile, same: bool, left: Tensor, right: Tensor, log_variance: Tensor, base: Tensor | None
+) -> Tensor:
+    """K, and base where a buffer for it is given."""
+    K = left.new_empty(len(left), len(right))
+    for rows in _row_tiles(K):
+        s2 = _squared_distances(left, right, rows, same, out=K[rows])
+        if profile.refine:
+            _refine(s2, *_scaled_rows(left[rows], right, 1.0))
+        profile.fill(s2, None if base is None else base[rows], log_variance)
+    return K
+
+
+def _squared_distances(left: Tensor, right: Tensor, rows: slice, same: bool, out: Tensor) -> Tensor:
     """|a_i - b_j|^2 of some rows i: never negative, and zero for a row with itself."""
     torch.mm(left[rows], right.T, out=out)
     if same:

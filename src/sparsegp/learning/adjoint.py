@@ -45,9 +45,10 @@ class BlockAdjoint:
     residual_gram: Tensor | None
 
 
-def block_adjoint(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) -> BlockAdjoint:
+def block_adjoint(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor, own: Tensor) -> BlockAdjoint:
+    """Adjoints of a block from its covariances K = K_ku and own = K_kk (its diagonal for rows without blocks)."""
     if prior.row.by_block:
-        return _together(prior, shared, block, K)
+        return _together(prior, shared, block, K, own)
     if prior.row.keeps_residual:
         return _points(prior, shared, block, K)
     return _points_without_residual(prior, shared, block, K)
@@ -57,8 +58,7 @@ def _points_without_residual(prior: SparsePrior, shared: SharedAdjoint, block: B
     """SoR, DTC, VFE: one product. The noise adjoint follows from the statistics, see `noise_adjoint`."""
     W = prior.features(block.X, K)
     scale = _weights(block) / prior.row_noise(block)
-    K_bar = torch.addr(W @ shared.slope.to(W.dtype), block.y, shared.weights.to(W.dtype))
-    K_bar.mul_(scale[:, None])
+    K_bar = (W @ shared.slope.to(W.dtype)).addr_(block.y, shared.weights.to(W.dtype)).mul_(scale[:, None])
     return BlockAdjoint(K_bar, -0.5 * prior.row.penalty * scale if prior.row.penalty else None, None, None)
 
 
@@ -75,16 +75,16 @@ def _points(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) 
     d_bar, noise_bar = noise_model.point_pullback(prior.row, d, noise, v, v_bar)
     d_bar = (weight * d_bar).masked_fill_(d <= 0.0, 0.0)
     scale = weight / v
-    W_bar = torch.addr(WB.mul_(-scale[:, None]), scale * error, shared.mean.to(W.dtype))
+    W_bar = WB.mul_(-scale[:, None]).addr_(scale * error, shared.mean.to(W.dtype))
     W_bar.addcmul_(W, d_bar[:, None], value=-2.0)
     return BlockAdjoint(W_bar @ shared.inverse_L.to(W.dtype), d_bar, weight * noise_bar, _weighted_gram(W, d_bar))
 
 
-def _together(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) -> BlockAdjoint:
+def _together(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor, own: Tensor) -> BlockAdjoint:
     """PITC, PIC, block PEP and combinations with block rows."""
     W = prior.features(block.X, K).to(torch.float64)
     noise, weight = repeated_noise(prior, block)
-    D = prior.residual_block(block.X, W)
+    D = prior.residual_block(block.X, W, own)
     C = linalg.cholesky(
         noise_model.block_covariance(prior.row, D, noise, weight), name="noise covariance of a block"
     ).factor
@@ -92,13 +92,13 @@ def _together(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor
     Y = V_inv @ W
     YB = Y @ shared.inverse_B
     g = V_inv @ (block.y.to(torch.float64) - W @ shared.mean)
-    V_bar = torch.addr(linalg.symmetric_product(YB, Y).sub_(V_inv), g, g).mul_(0.5)
+    V_bar = linalg.symmetric_product(YB, Y).sub_(V_inv).addr_(g, g).mul_(0.5)
     D_bar, noise_bar = noise_model.block_pullback(prior.row, D, noise, weight, V_inv, V_bar)
     if block.weight is not None:
         d_bar, single_bar = noise_model.repeats_pullback(prior.row, D, noise, weight)
         D_bar, noise_bar = D_bar + torch.diag(d_bar), noise_bar / weight + single_bar
     DW = D_bar @ W
-    W_bar = torch.addr(YB, g, shared.mean, beta=-1.0).sub_(DW, alpha=2.0)
+    W_bar = YB.addr_(g, shared.mean, beta=-1.0).sub_(DW, alpha=2.0)
     return BlockAdjoint(W_bar @ shared.inverse_L, D_bar, noise_bar, linalg.symmetric_product(W.mT, DW.mT))
 
 

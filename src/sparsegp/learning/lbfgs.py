@@ -8,7 +8,7 @@ from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import Objective
 from sparsegp.learning.recorder import LearningResult, Recorder, StepCallback
 
-CORRECTIONS = 20
+CORRECTIONS = 10
 RESTARTS = 2
 
 

@@ -85,11 +85,10 @@ def _through_kernel(hyper: Hyperparameters, prior: SparsePrior, shared: SharedAd
     """Recompute the covariances of a block with a graph and push the adjoints through it into the parameters."""
     with torch.enable_grad():
         K = hyper.kernel(block.X, hyper.inducing.to(block.X.dtype))
-    adjoint = block_adjoint(prior, shared, block, K.detach())
+        own = hyper.kernel(block.X) if prior.row.by_block else hyper.kernel.diagonal(block.X)
+    adjoint = block_adjoint(prior, shared, block, K.detach(), own.detach())
     _backward(K, adjoint.K_ku)
     if adjoint.K_kk is not None:
-        with torch.enable_grad():
-            own = hyper.kernel(block.X) if prior.row.by_block else hyper.kernel.diagonal(block.X)
         _backward(own, adjoint.K_kk.to(own.dtype))
     return adjoint
 

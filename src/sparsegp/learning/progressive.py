@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,32 +20,51 @@ OPTIMIZERS = {"lbfgs": lbfgs.maximize, "adam": adam.maximize}
 
 @dataclass(frozen=True)
 class Schedule:
-    """Iterations with the inducing inputs held, then rows of the first stage, growth, and iterations of each stage.
+    """Rows of the first stage, growth from stage to stage, and the iterations each of them may use.
 
     Early stages are cheap and may run long; an evaluation on all rows costs as much as dozens on a subset, so the
-    last stages only finish what the earlier ones reached.
+    last stage only finishes what the earlier ones reached: about `last_row_visits` rows times iterations. Learning
+    sees `most_rows` rows at the most (None: all of them); inference always sees all.
     """
 
     warm_up_iterations: int = 30
-    first_rows: int = 4096
-    growth: int = 4
-    first_iterations: int = 200
-    last_iterations: int = 50
+    first_rows: int = 8192
+    growth: int = 8
+    most_rows: int | None = None
+    first_iterations: int = 120
+    last_row_visits: float = 2e6
+    fewest_iterations: int = 10
     tolerance: float = 1e-6
 
     def stages(self, n_rows: int) -> list[int]:
         sizes = []
         size = self.first_rows
-        while size * 2 < n_rows:
+        last = min(n_rows, self.most_rows or n_rows)
+        while size * 2 < last:
             sizes.append(size)
             size *= self.growth
-        return [*sizes, n_rows]
+        return [*sizes, last]
 
-    def iterations(self, stage: int, n_stages: int) -> int:
-        if n_stages == 1:
-            return self.first_iterations
-        share = stage / (n_stages - 1)
-        return round(math.exp((1 - share) * math.log(self.first_iterations) + share * math.log(self.last_iterations)))
+    def iterations(self, stage: int, n_stages: int, n_rows: int) -> int:
+        """Geometric from the first stage's iterations to the last one's."""
+        last = min(self.first_iterations, max(self.fewest_iterations, round(self.last_row_visits / n_rows)))
+        share = stage / (n_stages - 1) if n_stages > 1 else 0.0
+        return round(math.exp((1 - share) * math.log(self.first_iterations) + share * math.log(last)))
+
+
+POINTS = Schedule()
+# An evaluation by blocks costs several times one by points and its kernel parameters need few rows; inducing inputs
+# matter less, because the blocks carry what is local.
+BLOCKS = Schedule(
+    warm_up_iterations=0,
+    first_rows=4096,
+    growth=5,
+    most_rows=50_000,
+    first_iterations=40,
+    last_row_visits=1e5,
+    fewest_iterations=3,
+    tolerance=1e-5,
+)
 
 
 def learn(
@@ -59,41 +79,36 @@ def learn(
     on_step: StepCallback | None = None,
 ) -> list[LearningResult]:
     """Learn the hyper-parameters in place; one result a stage."""
-    schedule = Schedule() if schedule is None else schedule
+    schedule = schedule or (BLOCKS if row.by_block else POINTS)
     climb = OPTIMIZERS[optimizer]
-    stages = list(_subsets(rows, row, schedule, rng))
-    with hyper.inducing_held():
-        # Learned together from a cold start, inducing inputs can leave for a useless optimum (all noise) before the
-        # lengthscales make sense.
-        first = CollapsedObjective(stages[0], row)
-        results = [climb(first, hyper, limits, max_iterations=schedule.warm_up_iterations, on_step=on_step)]
-    for stage, subset in enumerate(stages):
-        if results[-1].stopped:
-            break
-        results.append(
-            climb(
-                CollapsedObjective(subset, row),
-                hyper,
-                limits,
-                max_iterations=schedule.iterations(stage, len(stages)),
-                tolerance=schedule.tolerance,
-                on_step=on_step,
+    subsets = list(_subsets(rows, row, schedule, rng))
+    plan = [(subset, schedule.iterations(k, len(subsets), len(rows))) for k, subset in enumerate(subsets)]
+    # Learned together from a cold start, inducing inputs can leave for a useless optimum (all noise) before the
+    # lengthscales make sense: they are held at first.
+    warm_up = [(subsets[0], schedule.warm_up_iterations)] if schedule.warm_up_iterations else []
+    results: list[LearningResult] = []
+    for step, (subset, iterations) in enumerate(warm_up + plan):
+        # A few blocks do not cover the input space: inducing inputs learned from them would desert the rest.
+        held = step < len(warm_up) or (row.by_block and len(subset) < len(rows))
+        objective = CollapsedObjective(subset, row)
+        with hyper.inducing_held() if held else nullcontext():
+            result = climb(
+                objective, hyper, limits, max_iterations=iterations, tolerance=schedule.tolerance, on_step=on_step
             )
-        )
+        results.append(result)
+        if result.stopped:
+            break
     return results
 
 
 def _subsets(rows: Rows, row: Approximation, schedule: Schedule, rng: np.random.Generator) -> Iterator[Rows]:
     """Nested random subsets of rows, or of whole blocks for rows of the table that are defined by blocks."""
-    sizes = schedule.stages(len(rows))
-    if len(sizes) == 1:
-        yield rows
-        return
     n_units = rows.n_blocks if row.by_block else len(rows)
     order = torch.from_numpy(rng.permutation(n_units))
-    for size in sizes[:-1]:
-        if row.by_block:
+    for size in schedule.stages(len(rows)):
+        if size == len(rows):
+            yield rows
+        elif row.by_block:
             yield rows.subset_of_blocks(order[: max(1, round(size / len(rows) * n_units))])
         else:
             yield rows.subset(order[:size].sort().values)
-    yield rows

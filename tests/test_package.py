@@ -1,0 +1,30 @@
+"""What importing the package costs, and what it ships."""
+
+import subprocess
+import sys
+from importlib import resources
+
+HEAVY = ("dask", "distributed", "matplotlib", "pandas", "polars", "pyarrow")
+
+
+def test_import_adds_no_optional_package_to_what_torch_and_scikit_learn_load():
+    code = (
+        "import sys, torch, sklearn.base; before = set(sys.modules); import sparsegp; "
+        f"print([name for name in {HEAVY!r} if name in set(sys.modules) - before])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "[]"
+
+
+def test_fitting_arrays_leaves_optional_packages_alone():
+    code = (
+        "import sys, numpy as np, sparsegp; X = np.random.rand(50, 2); "
+        "sparsegp.SparseGPRegressor(approximation='pic', n_inducing=10).fit(X, X[:, 0]).predict(X); "
+        "print([name for name in ('dask', 'matplotlib', 'polars') if name in sys.modules])"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "[]"
+
+
+def test_the_package_is_typed():
+    assert resources.files("sparsegp").joinpath("py.typed").is_file()
