@@ -90,13 +90,31 @@ class SparsePosterior:
         prior in some direction, which a posterior from statistics never is: there I - B^-1 has eigenvalues in [0, 1).
         """
         inverse_L = linalg.inverse_lower(self.prior.Luu.factor)
-        if self.prior.row.test is TestConditional.DETERMINISTIC:
+        if self._deterministic:
             return inverse_L.mT @ linalg.inverse_lower(self.q.LB.factor).mT, None
         eye = torch.eye(len(self.q.mean), dtype=torch.float64, device=self.q.mean.device)
         root, values = linalg.signed_root(eye - self.q.covariance)
         return inverse_L.mT @ root, values.sign() if values.min() < -WIDER_THAN_PRIOR else None
 
+    @property
+    def _deterministic(self) -> bool:
+        return self.prior.row.test is TestConditional.DETERMINISTIC
+
+    @cached_property
+    def _per_dtype(self) -> dict[torch.dtype, tuple[Tensor, Tensor]]:
+        return {}
+
+    def _operands(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The inducing inputs, and root and weights side by side: one product gives spread and mean."""
+        if dtype not in self._per_dtype:
+            together = torch.cat([self._root[0], self._weights[:, None]], dim=1)
+            self._per_dtype[dtype] = self.prior.inducing.to(dtype), together.to(dtype)
+        return self._per_dtype[dtype]
+
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if X.shape[0] <= CHUNK_ROWS:
+            with torch.no_grad():
+                return self._chunk(X)
         mean = torch.empty(X.shape[0], dtype=X.dtype, device=X.device)
         var = torch.empty_like(mean)
         with torch.no_grad():
@@ -106,13 +124,14 @@ class SparsePosterior:
         return mean, var
 
     def _chunk(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        K = self.prior.kernel(X, self.prior.inducing.to(X.dtype))
-        root, signs = self._root
-        spread = K @ root.to(X.dtype)
-        explained = linalg.row_squares(spread) if signs is None else spread.square_() @ signs.to(X.dtype)
+        inducing, root_and_weights = self._operands(X.dtype)
+        both = self.prior.kernel(X, inducing) @ root_and_weights
+        spread, mean = both[:, :-1], both[:, -1]
+        signs = self._root[1]
+        explained = linalg.row_squares(spread) if signs is None else spread.square() @ signs.to(X.dtype)
         prior_var = self.prior.kernel.diagonal(X)
-        var = explained if self.prior.row.test is TestConditional.DETERMINISTIC else prior_var - explained
-        return K @ self._weights.to(X.dtype), torch.maximum(var, SMALLEST_VARIANCE * prior_var)
+        var = explained if self._deterministic else prior_var - explained
+        return mean, torch.maximum(var, SMALLEST_VARIANCE * prior_var)
 
     def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """mean = w_*^T m, cov = V_* + w_*^T B^-1 w_* (M4)."""

@@ -11,15 +11,17 @@ from sparsegp import partition
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
 from sparsegp.errors import InputError
+from sparsegp.kernels import Kernel, Stationary
 
 NO_BLOCK = -1
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """Where new rows belong: the partition, and the user's labels when the blocks were given."""
+    """Where new rows belong: the partition, the metric it was made in, and the user's labels when blocks were given."""
 
     partition: partition.Partition
+    metric: Tensor
     originals: Tensor | None = None
 
     def labels(self, X: Tensor, blocks: ArrayLike | None) -> Tensor:
@@ -28,7 +30,7 @@ class Blocking:
         A label that had no training rows gives NO_BLOCK: such a row is predicted from the inducing values alone.
         """
         if blocks is None:
-            return self.partition.assign(X.to(torch.float64))
+            return self.partition.assign(X.to(torch.float64) * self.metric)
         given = torch.from_numpy(np.asarray(blocks).astype(np.int64, casting="same_kind"))
         if given.shape != (X.shape[0],):
             raise InputError(
@@ -47,19 +49,38 @@ def drop_weightless(block: Block, blocks: ArrayLike | None) -> tuple[Block, Arra
     return block.take(kept), None if blocks is None else np.asarray(blocks)[kept.cpu().numpy()]
 
 
+def kernel_metric(kernel: Kernel, n_features: int) -> Tensor:
+    """1/lengthscale of each feature, so that near means correlated; 1 for kernels without lengthscales."""
+    if not isinstance(kernel, Stationary):
+        return torch.ones(n_features, dtype=torch.float64)
+    metric = torch.zeros(n_features, dtype=torch.float64)
+    metric[list(kernel.active_dims or range(n_features))] = 1.0 / kernel.lengthscales.detach().to(torch.float64)
+    return metric
+
+
 def make_rows(
-    row: Approximation, block: Block, n_blocks: int, blocks: ArrayLike | None, rng: np.random.Generator
+    row: Approximation,
+    block: Block,
+    kernel: Kernel,
+    n_blocks: int,
+    blocks: ArrayLike | None,
+    rng: np.random.Generator,
 ) -> tuple[Rows, Blocking | None]:
-    """The rows, sorted by block where the approximation has blocks: k-means with a size cap, or the user's labels."""
+    """The rows, sorted by block where the approximation has blocks.
+
+    Blocks are the user's labels, or k-means in the metric of the kernel with a cap on their size.
+    """
     if not row.by_block:
         if blocks is not None:
             raise InputError(f"blocks= is for approximations with blocks (pitc, pic, block-pep); this is {row.name!r}.")
         return Rows(block), None
+    metric = kernel_metric(kernel, block.X.shape[1])
+    X = block.X.to(torch.float64) * metric
     if blocks is None:
-        found = partition.kmeans_partition(block.X.to(torch.float64), n_blocks, rng)
-        blocking, labels = Blocking(found), found.assign(block.X.to(torch.float64))
+        found = partition.kmeans_partition(X, n_blocks, rng)
+        blocking, labels = Blocking(found, metric), found.assign(X)
     else:
-        found, labels, originals = partition.from_labels(block.X.to(torch.float64), blocks)
-        blocking = Blocking(found, originals)
+        found, labels, originals = partition.from_labels(X, blocks)
+        blocking = Blocking(found, metric, originals)
     order, offsets = partition.block_slices(labels, blocking.partition.n_blocks)
     return Rows(block.take(order), offsets), blocking

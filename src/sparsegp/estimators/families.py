@@ -10,20 +10,22 @@ import torch
 from torch import Tensor
 
 from sparsegp import inducing
-from sparsegp.approximations import Approximation, Family
+from sparsegp.approximations import Approximation, Family, get
 from sparsegp.baselines.exact import ExactObjective, ExactPosterior, require_dense_size
 from sparsegp.baselines.nystrom import NystromPosterior
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.progressive import OPTIMIZERS, learn
+from sparsegp.learning.progressive import OPTIMIZERS, Schedule, learn
 from sparsegp.learning.recorder import LearningResult, StepCallback
 from sparsegp.posterior import LatentPosterior
 from sparsegp.prior import SparsePrior
 
 NOISE_FLOOR = 1e-6
 NOISE_CEILING = 100.0
+SCOUT_INDUCING = 128
+SCOUT = Schedule(warm_up_iterations=20, first_rows=4096, most_rows=4096, first_iterations=40, tolerance=1e-5)
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,25 @@ def fit(problem: Problem) -> Fitted:
     return _FITTERS[problem.row.family](problem)
 
 
-def _limits(problem: Problem) -> Limits:
-    block = problem.rows.all
+def scout(
+    block: Block, kernel: Kernel, noise_var: float, optimizer: str, rng: np.random.Generator, on_step: StepCallback
+) -> tuple[Kernel, float]:
+    """Kernel and noise learned by VFE from a few thousand rows, before there are blocks.
+
+    They are the start of models by blocks, and their lengthscales the metric in which blocks are compact.
+    """
+    chosen = inducing.select_inducing("kmeans", kernel, block.X.to(torch.float64), SCOUT_INDUCING, rng, block.weight)
+    hyper = Hyperparameters(kernel, noise_var, chosen, learn_noise=block.noise_var is None)
+    limits = _limits(block, noise_var)
+    learn(Rows(block), get("vfe"), hyper, limits, optimizer=optimizer, rng=rng, schedule=SCOUT, on_step=on_step)
+    hyper.clear_gradient()
+    return hyper.kernel, float(hyper.noise_var)
+
+
+def _limits(block: Block, noise_var: float) -> Limits:
     variance = float(block.y.var(correction=0)) or 1.0
-    floor = min(NOISE_FLOOR * variance, problem.noise_var)
-    ceiling = max(NOISE_CEILING * variance, problem.noise_var)
+    floor = min(NOISE_FLOOR * variance, noise_var)
+    ceiling = max(NOISE_CEILING * variance, noise_var)
     X = block.X.to(torch.float64)
     return Limits((floor, ceiling), X.amin(0), X.amax(0))
 
@@ -102,7 +118,7 @@ def _learn_inducing_problem(problem: Problem) -> tuple[Hyperparameters, list[Lea
         problem.rows,
         problem.row,
         hyper,
-        _limits(problem),
+        _limits(problem.rows.all, problem.noise_var),
         optimizer=problem.optimizer,
         rng=problem.rng,
         on_step=problem.on_step,
@@ -155,7 +171,9 @@ def _fit_dense(problem: Problem, block: Block) -> Fitted:
     learning = []
     if problem.optimizer is not None:
         climb = OPTIMIZERS[problem.optimizer]
-        learning = [climb(ExactObjective(block), hyper, _limits(problem), on_step=problem.on_step)]
+        learning = [
+            climb(ExactObjective(block), hyper, _limits(problem.rows.all, problem.noise_var), on_step=problem.on_step)
+        ]
     posterior = ExactPosterior.build(hyper.kernel, block, hyper.noise_var)
     report = _report(learning, posterior.C.jitter, time.perf_counter() - started)
     return _fitted(problem, hyper, posterior, posterior.log_evidence, report, None)

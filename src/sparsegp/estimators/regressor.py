@@ -122,9 +122,12 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
 
         self._standardizer = self._make_standardizer(X_array, y_array, weight)
         block, labels = drop_weightless(self._make_block(X_array, y_array, noise, weight), blocks)
-        rows, self._blocking = make_rows(row, block, self._n_blocks(len(block)), labels, rng)
         listener = StepListener(self, self.verbose)
-        fitted = families.fit(self._problem(row, rows, rng, listener))
+        kernel, start_noise_var = self._starting_values(block, rng)
+        if row.by_block and self.optimizer is not None:
+            kernel, start_noise_var = families.scout(block, kernel, start_noise_var, self.optimizer, rng, listener)
+        rows, self._blocking = make_rows(row, block, kernel, self._n_blocks(len(block)), labels, rng)
+        fitted = families.fit(self._problem(row, rows, kernel, start_noise_var, rng, listener))
         listener.close()
         self.n_samples_seen_ = len(y_array)
         self._store(row, fitted, started)
@@ -173,9 +176,14 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
         )
 
     def _problem(
-        self, row: Approximation, rows: Rows, rng: np.random.Generator, on_step: StepCallback
+        self,
+        row: Approximation,
+        rows: Rows,
+        kernel: Kernel,
+        noise_var: float,
+        rng: np.random.Generator,
+        on_step: StepCallback,
     ) -> families.Problem:
-        kernel, noise_var = self._starting_values(rows.all, rng)
         inducing = self.inducing
         if not isinstance(inducing, str):
             inducing = self._standardizer.inputs(validation.inducing_array(inducing, self.n_features_in_))
@@ -222,11 +230,17 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
         if self._blocking is not None:
             self.info_["n_blocks"] = self._blocking.partition.n_blocks
 
+    def _is_plain(self, X: Any) -> bool:
+        """A float64 matrix of the right width after a fit without column names: nothing for scikit-learn to check."""
+        plain = type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) > 0
+        return plain and X.shape[1] == self.n_features_in_ and not hasattr(self, "feature_names_in_")
+
     def _checked_new(self, X: Any, blocks: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
         check_is_fitted(self)
-        X_array = validate_data(self, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
-        validation.require_finite(X_array, getattr(self, "feature_names_in_", None))
-        tensor = self._tensor(X_array)
+        if not self._is_plain(X):
+            X = validate_data(self, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
+        validation.require_finite(X, getattr(self, "feature_names_in_", None))
+        tensor = self._tensor(X)
         if self._blocking is None:
             if blocks is not None:
                 raise InputError(
