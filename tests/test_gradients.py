@@ -21,6 +21,7 @@ from problems import (
 )
 from sparsegp import approximations, kernels
 from sparsegp.baselines import ExactObjective
+from sparsegp.data import Block, Rows
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective, Objective
 from sparsegp.testing import oracle
@@ -137,3 +138,17 @@ def test_float32_rows_give_nearly_the_float64_gradient(name: str) -> None:
     single = replace(problem, X=problem.X.float(), y=problem.y.float())
     expected = gradient_of(make_objective(problem, name), problem)
     near(gradient_of(make_objective(single, name), single), expected, 1e-3)
+
+
+@pytest.mark.parametrize("name", ["vfe", "dtc"])
+def test_the_second_pass_without_whitening_gives_the_same_gradient(name, monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    X = 4.0 * torch.rand(200, 2, dtype=torch.float64, generator=generator)
+    rows = Rows(Block(X, torch.sin(X[:, 0])))
+    gradients = []
+    for limit in (0.0, float("inf")):
+        monkeypatch.setattr("sparsegp.learning.adjoint.DIRECT_CONDITION", limit)
+        hyper = Hyperparameters(kernels.SquaredExponential(1.4, [0.6, 0.9]), 0.05, X[:15])
+        CollapsedObjective(rows, approximations.get(name)).value_and_gradient(hyper)
+        gradients.append(hyper.gradient())
+    np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-9, atol=1e-9 * np.abs(gradients[0]).max())

@@ -194,3 +194,9 @@ def test_no_warnings_on_ordinary_data():
         warnings.simplefilter("error")
         gp = fitted(*smooth(), "pic")
         gp.predict(smooth(seed=2)[0], return_std=True)
+
+
+def test_a_kernel_in_the_wrong_units_is_pointed_out():
+    X, y = smooth()
+    with pytest.warns(UserWarning, match="units of the data"):
+        fitted(X * [1e4, 1.0, 1.0], y, kernel=kernels.Matern32())

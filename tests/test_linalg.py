@@ -147,3 +147,12 @@ def test_row_dots_and_the_symmetric_part(seed: int, n: int, m: int) -> None:
     close(linalg.row_dots(A, B), (A * B).sum(1))
     assert torch.equal(linalg.symmetric(S), linalg.symmetric(S).mT)
     close(linalg.symmetric(S) + 0.5 * (S - S.mT), S)
+
+
+@laws
+@given(seed=SEEDS, n=st.integers(1, 6))
+def test_the_condition_bound_is_a_bound(seed: int, n: int) -> None:
+    A = random_matrix(seed, n, n)
+    S = A @ A.mT + 0.01 * torch.eye(n, dtype=torch.float64)
+    L = torch.linalg.cholesky(S)
+    assert linalg.condition_bound(L, linalg.inverse_lower(L)) >= float(torch.linalg.cond(S)) * (1 - 1e-9)

@@ -81,6 +81,15 @@ def inverse_lower(L: Tensor) -> Tensor:
     return solve_lower(L, torch.eye(L.shape[0], dtype=L.dtype, device=L.device))
 
 
+def condition_bound(L: Tensor, inverse_L: Tensor) -> float:
+    """An upper bound of the condition number of L L^T, from ||A||_2^2 <= ||A||_1 ||A||_inf."""
+
+    def squared_norm(A: Tensor) -> Tensor:
+        return A.abs().sum(0).max() * A.abs().sum(1).max()
+
+    return float(squared_norm(L) * squared_norm(inverse_L))
+
+
 def inverse_from_cholesky(L: Tensor) -> Tensor:
     """(L L^T)^-1."""
     return torch.cholesky_inverse(L)

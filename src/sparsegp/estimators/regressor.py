@@ -213,6 +213,8 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
         else:
             given, white = as_kernel(self.kernel)
             kernel = self._standardizer.standardized_kernel(given)
+            if self.normalize and self.optimizer is not None:
+                validation.warn_of_odd_lengthscales(kernel)
             noise_var = white / scale_sq if noise_var is None and white is not None else noise_var
         if noise_var is None:
             noise_var = neighbour_noise_var(block.X, block.y, rng)

@@ -1,5 +1,6 @@
 """Checks of what a person hands over, with messages that say which row and column to look at."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.errors import InputError
+from sparsegp.kernels import Kernel, Stationary
 
 Array = NDArray[np.float64]
+USUAL_LENGTHSCALES = (0.02, 1e4)
 
 
 def require_finite(X: Array, names: Sequence[str] | None) -> None:
@@ -75,6 +78,19 @@ def positive_number(name: str, value: Any) -> float:
     if not (np.isfinite(number) and number > 0):
         raise InputError(f"{name} must be a positive, finite number; got {value!r}.")
     return number
+
+
+def warn_of_odd_lengthscales(kernel: Kernel) -> None:
+    """A start so short or long, in standard deviations of a column, that learning is unlikely to recover from it."""
+    parts = [part for part in kernel.modules() if isinstance(part, Stationary)]
+    found = [value for part in parts for value in part.lengthscales.detach().tolist()]
+    if found and (min(found) < USUAL_LENGTHSCALES[0] or max(found) > USUAL_LENGTHSCALES[1]):
+        warnings.warn(
+            f"The kernel starts from lengthscales between {min(found):.2g} and {max(found):.2g} standard deviations of "
+            "their columns, from where learning may not recover. Kernel parameters are in the units of the data: give "
+            "lengthscales that suit them, or a name such as kernel='matern32' to start from the data.",
+            stacklevel=4,
+        )
 
 
 def inducing_array(inducing: Any, n_features: int) -> Array:

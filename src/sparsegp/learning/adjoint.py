@@ -15,16 +15,23 @@ from sparsegp.posterior import InducingPosterior
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import repeated_noise
 
+# Up to this condition number of Kuu the gradient keeps 9 digits without whitening in the second pass.
+DIRECT_CONDITION = 1e7
+
 
 @dataclass(frozen=True)
 class SharedAdjoint:
-    """M x M quantities that every block needs: m, L^-1, B^-1, a = L^-T m, and the slope of (A2)."""
+    """M x M quantities that every block needs: m, L^-1, B^-1, a = L^-T m, and the slope of (A2).
+
+    `direct` says that the slope applies to K itself instead of to W: one product less, where Kuu is well conditioned.
+    """
 
     mean: Tensor
     inverse_L: Tensor
     inverse_B: Tensor
     weights: Tensor
     slope: Tensor
+    direct: bool
 
     @classmethod
     def build(cls, prior: SparsePrior, q: InducingPosterior) -> "SharedAdjoint":
@@ -32,7 +39,9 @@ class SharedAdjoint:
         eye = torch.eye(len(q.mean), dtype=torch.float64, device=q.mean.device)
         # for rows without residual, bar W = diag(1/noise) (y m^T + W (rho I - B^-1 - m m^T))
         slope = (prior.row.penalty * eye - q.covariance - torch.outer(q.mean, q.mean)) @ inverse_L
-        return cls(q.mean, inverse_L, q.covariance, inverse_L.mT @ q.mean, slope)
+        direct = linalg.condition_bound(prior.Luu.factor, inverse_L) <= DIRECT_CONDITION
+        slope = inverse_L.mT @ slope if direct else slope
+        return cls(q.mean, inverse_L, q.covariance, inverse_L.mT @ q.mean, slope, direct)
 
 
 @dataclass(frozen=True)
@@ -56,9 +65,9 @@ def block_adjoint(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Te
 
 def _points_without_residual(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) -> BlockAdjoint:
     """SoR, DTC, VFE: one product. The noise adjoint follows from the statistics, see `noise_adjoint`."""
-    W = prior.features(block.X, K)
+    features = K if shared.direct else prior.features(block.X, K)
     scale = _weights(block) / prior.row_noise(block)
-    K_bar = (W @ shared.slope.to(W.dtype)).addr_(block.y, shared.weights.to(W.dtype)).mul_(scale[:, None])
+    K_bar = (features @ shared.slope.to(K.dtype)).addr_(block.y, shared.weights.to(K.dtype)).mul_(scale[:, None])
     return BlockAdjoint(K_bar, -0.5 * prior.row.penalty * scale if prior.row.penalty else None, None, None)
 
 
