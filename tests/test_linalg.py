@@ -156,3 +156,10 @@ def test_the_condition_bound_is_a_bound(seed: int, n: int) -> None:
     S = A @ A.mT + 0.01 * torch.eye(n, dtype=torch.float64)
     L = torch.linalg.cholesky(S)
     assert linalg.condition_bound(L, linalg.inverse_lower(L)) >= float(torch.linalg.cond(S)) * (1 - 1e-9)
+
+
+def test_denormal_numbers_are_flushed_only_within() -> None:
+    tiny = torch.tensor(1e-310, dtype=torch.float64)
+    with linalg.flushed_denormals():
+        assert float(tiny * 0.5) == 0.0
+    assert float(tiny * 0.5) > 0.0

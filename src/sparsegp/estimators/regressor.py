@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from sparsegp import approximations
+from sparsegp import approximations, linalg
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
 from sparsegp.errors import InputError, NegativeVarianceError
@@ -123,11 +123,12 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
         self._standardizer = self._make_standardizer(X_array, y_array, weight)
         block, labels = drop_weightless(self._make_block(X_array, y_array, noise, weight), blocks)
         listener = StepListener(self, self.verbose)
-        kernel, start_noise_var = self._starting_values(block, rng)
-        if row.by_block and self.optimizer is not None:
-            kernel, start_noise_var = families.scout(block, kernel, start_noise_var, self.optimizer, rng, listener)
-        rows, self._blocking = make_rows(row, block, kernel, self._n_blocks(len(block)), labels, rng)
-        fitted = families.fit(self._problem(row, rows, kernel, start_noise_var, rng, listener))
+        with linalg.flushed_denormals():
+            kernel, start_noise_var = self._starting_values(block, rng)
+            if row.by_block and self.optimizer is not None:
+                kernel, start_noise_var = families.scout(block, kernel, start_noise_var, self.optimizer, rng, listener)
+            rows, self._blocking = make_rows(row, block, kernel, self._n_blocks(len(block)), labels, rng)
+            fitted = families.fit(self._problem(row, rows, kernel, start_noise_var, rng, listener))
         listener.close()
         self.n_samples_seen_ = len(y_array)
         self._store(row, fitted, started)
