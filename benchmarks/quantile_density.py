@@ -19,7 +19,7 @@ from itertools import product
 
 import numpy as np
 
-MIN_WIDTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.5, 4.0)
+MIN_WIDTHS = (0.03, 0.1, 0.3, 0.6, 1.0, 1.5, 2.5, 4.0)
 TAIL_SCALES = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0)
 
 

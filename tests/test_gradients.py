@@ -19,11 +19,13 @@ from problems import (
     with_row_noise,
     with_weights,
 )
-from sparsegp import approximations, kernels
+from sparsegp import approximations, kernels, linalg
 from sparsegp.baselines import ExactObjective
 from sparsegp.data import Block, Rows
+from sparsegp.learning import direct
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective, Objective
+from sparsegp.prior import SparsePrior
 from sparsegp.testing import oracle
 
 
@@ -141,14 +143,46 @@ def test_float32_rows_give_nearly_the_float64_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vfe", "dtc"])
-def test_the_second_pass_without_whitening_gives_the_same_gradient(name, monkeypatch):
+def test_learning_without_whitening_gives_the_same_value_and_gradient(name, monkeypatch):
     generator = torch.Generator().manual_seed(3)
     X = 4.0 * torch.rand(200, 2, dtype=torch.float64, generator=generator)
-    rows = Rows(Block(X, torch.sin(X[:, 0])))
-    gradients = []
+    noise_var = 0.02 + 0.1 * torch.rand(200, dtype=torch.float64, generator=generator)
+    weight = torch.randint(1, 4, (200,), generator=generator).to(torch.float64)
+    values, gradients = [], []
     for limit in (0.0, float("inf")):
-        monkeypatch.setattr("sparsegp.learning.adjoint.DIRECT_CONDITION", limit)
-        hyper = Hyperparameters(kernels.SquaredExponential(1.4, [0.6, 0.9]), 0.05, X[:15])
-        CollapsedObjective(rows, approximations.get(name)).value_and_gradient(hyper)
-        gradients.append(hyper.gradient())
-    np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-9, atol=1e-9 * np.abs(gradients[0]).max())
+        monkeypatch.setattr(direct, "LARGEST_LOSS", limit)
+        for known in (None, noise_var):
+            rows = Rows(Block(X, torch.sin(X[:, 0]), known, weight))
+            hyper = Hyperparameters(kernels.SquaredExponential(1.4, [0.6, 0.9]), 0.05, X[:15])
+            values.append(CollapsedObjective(rows, approximations.get(name)).value_and_gradient(hyper))
+            gradients.append(hyper.gradient())
+    np.testing.assert_allclose(values[2:], values[:2], rtol=1e-10)
+    for unwhitened, whitened in zip(gradients[2:], gradients[:2], strict=True):
+        np.testing.assert_allclose(unwhitened, whitened, rtol=1e-9, atol=1e-9 * np.abs(whitened).max())
+
+
+def test_whitening_is_left_out_only_where_that_is_safe():
+    X = torch.linspace(-2.0, 2.0, 300, dtype=torch.float64)[:, None]
+    safe = [
+        direct.is_safe(prior, linalg.inverse_lower(prior.Luu.factor), Block(rows, rows[:, 0]))
+        for lengthscale, rows in ((0.4, X), (1.5, X), (0.4, X.float()))
+        for prior in [
+            SparsePrior.build(kernels.SquaredExponential(1.4, lengthscale), X[::30], 0.05, approximations.get("vfe"))
+        ]
+    ]
+    assert safe == [True, False, False]
+
+
+@pytest.mark.parametrize("name", ["vfe", "fitc", "pitc"])
+def test_threads_give_the_same_value_and_gradient(name, monkeypatch):
+    problem = random_problem(5)
+    objective = make_objective(problem, name)
+    monkeypatch.setattr("sparsegp.data.Rows.chunks.__defaults__", (7,))
+    results = []
+    for count in (1, 3):
+        monkeypatch.setattr("sparsegp.threads.available", lambda count=count: count)
+        hyper = problem.hyperparameters()
+        results.append((objective.value_and_gradient(hyper), hyper.gradient()))
+    (value, gradient), (threaded_value, threaded_gradient) = results
+    assert threaded_value == pytest.approx(value, rel=1e-12)
+    np.testing.assert_allclose(threaded_gradient, gradient, rtol=1e-9, atol=1e-9 * np.abs(gradient).max())

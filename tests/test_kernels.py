@@ -273,3 +273,13 @@ def test_copies_are_independent_and_keep_fixed_parameters() -> None:
         assert repr(twin) == repr(kernel)
         twin.parts[0].log_variance.data += 1.0
         assert repr(twin) != repr(kernel)
+
+
+@pytest.mark.parametrize("name", [*CASES, "se on two of three columns"])
+def test_columns_computed_once_are_the_kernel(name: str) -> None:
+    make, n_features = CASES.get(name, (lambda: kernels.SquaredExponential(1.1, [0.4, 0.8], active_dims=[2, 0]), 3))
+    kernel = make()
+    generator = torch.Generator().manual_seed(8)
+    X, Z = (torch.randn(n, n_features, dtype=torch.float64, generator=generator) for n in (9, 4))
+    onto = pickle.loads(pickle.dumps(kernel.onto(Z)))
+    torch.testing.assert_close(onto(X), kernel(X, Z), rtol=1e-12, atol=1e-14)

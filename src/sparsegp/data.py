@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CHUNK_ROWS = 2048
+CHUNK_ROWS = 1024
 
 
 @dataclass(frozen=True)

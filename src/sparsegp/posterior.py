@@ -101,14 +101,13 @@ class SparsePosterior:
         return self.prior.row.test is TestConditional.DETERMINISTIC
 
     @cached_property
-    def _per_dtype(self) -> dict[torch.dtype, tuple[Tensor, Tensor]]:
+    def _per_dtype(self) -> dict[torch.dtype, Tensor]:
         return {}
 
-    def _operands(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The inducing inputs, and root and weights side by side: one product gives spread and mean."""
+    def _root_and_weights(self, dtype: torch.dtype) -> Tensor:
+        """Root and weights side by side: one product gives spread and mean."""
         if dtype not in self._per_dtype:
-            together = torch.cat([self._root[0], self._weights[:, None]], dim=1)
-            self._per_dtype[dtype] = self.prior.inducing.to(dtype), together.to(dtype)
+            self._per_dtype[dtype] = torch.cat([self._root[0], self._weights[:, None]], dim=1).to(dtype)
         return self._per_dtype[dtype]
 
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -124,8 +123,7 @@ class SparsePosterior:
         return mean, var
 
     def _chunk(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        inducing, root_and_weights = self._operands(X.dtype)
-        both = self.prior.kernel(X, inducing) @ root_and_weights
+        both = self.prior.covariance(X) @ self._root_and_weights(X.dtype)
         spread, mean = both[:, :-1], both[:, -1]
         signs = self._root[1]
         explained = linalg.row_squares(spread) if signs is None else spread.square() @ signs.to(X.dtype)

@@ -1,6 +1,7 @@
 """The sparse prior: kernel, inducing inputs, noise and row, i.e. all that fixes what a block says about u."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,10 +67,21 @@ class SparsePrior:
             self._factors[dtype] = self.Luu.factor.to(dtype)
         return self._factors[dtype]
 
+    @cached_property
+    def _columns(self) -> dict[torch.dtype, Callable[[Tensor], Tensor]]:
+        return {}
+
+    def covariance(self, X: Tensor) -> Tensor:
+        """K_xu, without gradients."""
+        if X.dtype not in self._columns:
+            self._columns[X.dtype] = self.kernel.onto(self.inducing.to(X.dtype))
+        with torch.no_grad():
+            return self._columns[X.dtype](X)
+
     def features(self, X: Tensor, K: Tensor | None = None) -> Tensor:
         """V = K_xu L^-T; the covariance K_xu is computed unless given."""
         if K is None:
-            K = self.kernel(X, self.inducing.to(X.dtype))
+            K = self.covariance(X)
         return linalg.whiten_rows(K, self.factor(X.dtype))
 
     def residual_diag(self, X: Tensor, V: Tensor) -> Tensor:

@@ -2,8 +2,10 @@
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
-from sparsegp.data import Rows
+from sparsegp import threads
+from sparsegp.data import Block, Rows
 from sparsegp.local_posterior import LocalPosterior, make_posterior
 from sparsegp.posterior import InducingPosterior, SparsePosterior, log_evidence
 from sparsegp.prior import SparsePrior
@@ -27,9 +29,22 @@ class BatchInfo:
     seconds: float
 
 
+def statistics_of(prior: SparsePrior, rows: Rows) -> BlockStatistics:
+    """The sum over all units of the rows. They are shared out among threads, in a fixed way and order."""
+    parts = shared_out(list(rows.units(prior.row.by_block)))
+    first, *others = threads.run([partial(BlockStatistics.from_blocks, prior, part) for part in parts])
+    return sum(others, start=first)
+
+
+def shared_out(units: list[Block]) -> list[list[Block]]:
+    """The units of each thread."""
+    n = max(1, min(threads.available(), len(units)))
+    return [units[k::n] for k in range(n)]
+
+
 def infer(prior: SparsePrior, rows: Rows) -> tuple[BatchState, SparsePosterior | LocalPosterior, BatchInfo]:
     started = time.perf_counter()
-    statistics = BlockStatistics.from_blocks(prior, rows.units(prior.row.by_block))
+    statistics = statistics_of(prior, rows)
     q = InducingPosterior.from_statistics(statistics)
     info = BatchInfo(log_evidence(statistics, q), prior.Luu.jitter, time.perf_counter() - started)
     return BatchState(prior, statistics), make_posterior(prior, q, rows), info

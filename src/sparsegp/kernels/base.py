@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import SupportsFloat, SupportsIndex
 
 import torch
@@ -33,6 +34,13 @@ class Kernel(torch.nn.Module):
         own_Z = own_X if Z is None or Z is X else self.select(Z).to(own_X.dtype)
         K: Tensor = super().__call__(own_X, own_Z)
         return K.to(X.dtype)
+
+    def onto(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
+        """X -> [k(x_i, z_j)] for many X and one Z: what concerns Z alone is computed once where the kernel can.
+
+        For values only: gradients need not flow through it.
+        """
+        return partial(self, Z=Z)
 
     def diagonal(self, X: Tensor) -> Tensor:
         """Vector [k(x_i, x_i)] in the dtype of X."""

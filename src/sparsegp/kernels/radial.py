@@ -49,6 +49,42 @@ def squared_exponential(X: Tensor, Z: Tensor, lengthscales: Tensor, log_variance
     return cast(Tensor, K)
 
 
+@dataclass(frozen=True)
+class Columns:
+    """X -> k(X, Z) for one Z, whose side of the distances is computed once; values only. No profile: SE."""
+
+    profile: Profile | None
+    dims: list[int] | None
+    center: Tensor
+    scales: Tensor
+    right: Tensor
+    log_variance: Tensor
+
+    @classmethod
+    def build(
+        cls,
+        profile: Profile | None,
+        dims: list[int] | None,
+        Z: Tensor,
+        lengthscales: Tensor,
+        log_variance: Tensor,
+    ) -> Columns:
+        """From the active columns of Z."""
+        with torch.no_grad():
+            scales = lengthscales if profile is None else lengthscales / profile.steepness**0.5
+            center = Z.mean(0)
+            right = _right_factor(Z, center, scales, -0.5 if profile is None else 1.0)
+            return cls(profile, dims, center, scales, right, log_variance.detach())
+
+    def __call__(self, X: Tensor) -> Tensor:
+        rows = X if self.dims is None else X[:, self.dims]
+        if self.profile is None:
+            left = _left_factor(rows, self.center, self.scales, -0.5)
+            return _exponential_matrix(False, left, self.right, self.log_variance)
+        left = _left_factor(rows, self.center, self.scales, 1.0)
+        return _profile_matrix(self.profile, False, left, self.right, self.log_variance, None)
+
+
 def squared_distance(X: Tensor, Z: Tensor, lengthscales: Tensor) -> Tensor:
     """r^2 >= 0 for every pair of rows."""
     return cast(Tensor, _SquaredDistance.apply(X is Z, X, Z, lengthscales))  # type: ignore[no-untyped-call]
@@ -114,10 +150,19 @@ def _distance_factors(X: Tensor, Z: Tensor, scales: Tensor, factor: float) -> tu
     """[a, f|a|^2, 1] and [-2f b, 1, f|b|^2]: left right^T = f |a_i - b_j|^2, with a = x / scales, b = z / scales."""
     # Distances do not see a common shift; centred rows lose fewest digits in |a|^2 + |b|^2 - 2ab.
     center = Z.mean(0)
-    A, B = (X - center).div_(scales), (Z - center).div_(scales)
-    left_norms, right_norms = (T.square().sum(1, keepdim=True).mul_(factor) for T in (A, B))
-    left = torch.cat([A, left_norms, torch.ones_like(left_norms)], dim=1)
-    return left, torch.cat([B.mul_(-2.0 * factor), torch.ones_like(right_norms), right_norms], dim=1)
+    return _left_factor(X, center, scales, factor), _right_factor(Z, center, scales, factor)
+
+
+def _left_factor(X: Tensor, center: Tensor, scales: Tensor, factor: float) -> Tensor:
+    A = (X - center).div_(scales)
+    norms = A.square().sum(1, keepdim=True).mul_(factor)
+    return torch.cat([A, norms, torch.ones_like(norms)], dim=1)
+
+
+def _right_factor(Z: Tensor, center: Tensor, scales: Tensor, factor: float) -> Tensor:
+    B = (Z - center).div_(scales)
+    norms = B.square().sum(1, keepdim=True).mul_(factor)
+    return torch.cat([B.mul_(-2.0 * factor), torch.ones_like(norms), norms], dim=1)
 
 
 def _scaled_rows(left: Tensor, right: Tensor, factor: float) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from sparsegp.kernels.parameters import (
     split_units,
 )
 from sparsegp.kernels.profiles import MATERN12, MATERN32, MATERN52
-from sparsegp.kernels.radial import Profile, covariance, squared_distance, squared_exponential
+from sparsegp.kernels.radial import Columns, Profile, covariance, squared_distance, squared_exponential
 
 
 class Stationary(Kernel):
@@ -70,6 +70,11 @@ class Stationary(Kernel):
     def extra_repr(self) -> str:
         return self.arguments_repr({"variance": self.variance, "lengthscales": self.lengthscales})
 
+    def _columns_onto(self, profile: Profile | None, Z: Tensor) -> Columns:
+        own_Z = self.select(Z)
+        dims = None if self.active_dims is None else list(self.active_dims)
+        return Columns.build(profile, dims, own_Z, self._lengthscales_like(own_Z), self.log_variance.to(own_Z))
+
     def _lengthscales_like(self, X: Tensor) -> Tensor:
         lengthscales = self.lengthscales
         check_length("lengthscales", lengthscales, X.shape[1])
@@ -82,6 +87,9 @@ class SquaredExponential(Stationary):
     def forward(self, X: Tensor, Z: Tensor) -> Tensor:
         return squared_exponential(X, Z, self._lengthscales_like(X), self.log_variance.to(X))
 
+    def onto(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
+        return self._columns_onto(None, Z)
+
 
 class Matern(Stationary):
     """k = variance * polynomial(s) exp(-s), s proportional to r."""
@@ -90,6 +98,9 @@ class Matern(Stationary):
 
     def forward(self, X: Tensor, Z: Tensor) -> Tensor:
         return covariance(self.profile, X, Z, self._lengthscales_like(X), self.log_variance.to(X))
+
+    def onto(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
+        return self._columns_onto(self.profile, Z)
 
 
 class Matern12(Matern):

@@ -15,9 +15,6 @@ from sparsegp.posterior import InducingPosterior
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import repeated_noise
 
-# Up to this condition number of Kuu the gradient keeps 9 digits without whitening in the second pass.
-DIRECT_CONDITION = 1e7
-
 
 @dataclass(frozen=True)
 class SharedAdjoint:
@@ -34,12 +31,10 @@ class SharedAdjoint:
     direct: bool
 
     @classmethod
-    def build(cls, prior: SparsePrior, q: InducingPosterior) -> "SharedAdjoint":
-        inverse_L = linalg.inverse_lower(prior.Luu.factor)
+    def build(cls, prior: SparsePrior, q: InducingPosterior, inverse_L: Tensor, *, direct: bool) -> "SharedAdjoint":
         eye = torch.eye(len(q.mean), dtype=torch.float64, device=q.mean.device)
         # for rows without residual, bar W = diag(1/noise) (y m^T + W (rho I - B^-1 - m m^T))
         slope = (prior.row.penalty * eye - q.covariance - torch.outer(q.mean, q.mean)) @ inverse_L
-        direct = linalg.condition_bound(prior.Luu.factor, inverse_L) <= DIRECT_CONDITION
         slope = inverse_L.mT @ slope if direct else slope
         return cls(q.mean, inverse_L, q.covariance, inverse_L.mT @ q.mean, slope, direct)
 

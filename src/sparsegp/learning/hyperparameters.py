@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -81,6 +81,13 @@ class Hyperparameters(nn.Module):
             for _, p in self._learned()
         ]
         return np.concatenate(parts) if parts else np.zeros(0)
+
+    def add_gradients(self, others: "Iterable[Hyperparameters]") -> None:
+        """Add the gradients that copies of these hyper-parameters have gathered."""
+        for other in others:
+            for own, part in zip(self.parameters(), other.parameters(), strict=True):
+                if part.grad is not None:
+                    own.grad = part.grad if own.grad is None else own.grad + part.grad
 
     def clear_gradient(self) -> None:
         for p in self.parameters():

@@ -1,14 +1,18 @@
 """Value and exact gradient of a row's objective in two chunked passes: O(N M^2) time, O(chunk x M) memory."""
 
+import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, threads
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
+from sparsegp.engines import batch
+from sparsegp.learning import direct
 from sparsegp.learning.adjoint import BlockAdjoint, SharedAdjoint, block_adjoint, inducing_adjoint
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.posterior import InducingPosterior, log_evidence
@@ -49,36 +53,70 @@ class CollapsedObjective:
         return prior
 
     def value(self, hyper: Hyperparameters) -> float:
-        statistics = BlockStatistics.from_blocks(self.prior(hyper), self.rows.units(self.row.by_block))
+        statistics = batch.statistics_of(self.prior(hyper), self.rows)
         return log_evidence(statistics, InducingPosterior.from_statistics(statistics))
 
     @torch.no_grad()
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
         hyper.clear_gradient()
         prior = self.prior(hyper)
-        statistics = BlockStatistics.from_blocks(prior, self.rows.units(self.row.by_block))
+        inverse_L = linalg.inverse_lower(prior.Luu.factor)
+        is_direct = direct.is_safe(prior, inverse_L, self.rows.all)
+        statistics = (direct.statistics_of if is_direct else batch.statistics_of)(prior, self.rows)
         q = InducingPosterior.from_statistics(statistics)
-        self._second_pass(hyper, prior, statistics, q)
+        self._second_pass(hyper, prior, statistics, q, SharedAdjoint.build(prior, q, inverse_L, direct=is_direct))
         return log_evidence(statistics, q)
 
     def _second_pass(
-        self, hyper: Hyperparameters, prior: SparsePrior, statistics: BlockStatistics, q: InducingPosterior
+        self,
+        hyper: Hyperparameters,
+        prior: SparsePrior,
+        statistics: BlockStatistics,
+        q: InducingPosterior,
+        shared: SharedAdjoint,
     ) -> None:
-        shared = SharedAdjoint.build(prior, q)
-        noise_bar = torch.zeros((), dtype=torch.float64)
-        residual_gram = torch.zeros_like(statistics.precision) if self.row.keeps_residual else None
-        for block in self.rows.units(self.row.by_block):
+        parts = batch.shared_out(list(self.rows.units(self.row.by_block)))
+        # Every thread has its own copy of the parameters, because gradients are accumulated in them.
+        copies = [hyper, *(copy.deepcopy(hyper) for _ in parts[1:])]
+        sums = threads.run(
+            [partial(_push_adjoints, own, prior, shared, part) for own, part in zip(copies, parts, strict=True)]
+        )
+        hyper.add_gradients(copies[1:])
+        totals = sum(sums[1:], start=sums[0])
+        noise_bar = totals.noise if self.row.keeps_residual else noise_adjoint(prior, statistics, q)
+        Kuu_bar = inducing_adjoint(prior, shared, statistics.precision, totals.residual_gram)
+        _inducing_through_kernel(hyper, prior, Kuu_bar)
+        if hyper.log_noise_var.requires_grad and self.rows.all.noise_var is None:
+            hyper.log_noise_var.grad = (noise_bar * prior.noise_var).to(hyper.log_noise_var)
+
+
+@dataclass(frozen=True)
+class AdjointTotals:
+    """What the second pass adds up besides gradients: the noise adjoint and sum W^T bar D W (None: no residual)."""
+
+    noise: Tensor
+    residual_gram: Tensor | None
+
+    def __add__(self, other: "AdjointTotals") -> "AdjointTotals":
+        if self.residual_gram is None or other.residual_gram is None:
+            return AdjointTotals(self.noise + other.noise, None)
+        return AdjointTotals(self.noise + other.noise, self.residual_gram + other.residual_gram)
+
+
+def _push_adjoints(
+    hyper: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, blocks: list[Block]
+) -> AdjointTotals:
+    """The second pass over some blocks; gradients are left in `hyper`."""
+    noise_bar = torch.zeros((), dtype=torch.float64)
+    residual_gram = torch.zeros_like(shared.inverse_B) if prior.row.keeps_residual else None
+    with torch.no_grad():
+        for block in blocks:
             adjoint = _through_kernel(hyper, prior, shared, block)
             if residual_gram is not None and adjoint.residual_gram is not None:
                 residual_gram += adjoint.residual_gram
             if adjoint.noise is not None:
                 noise_bar += adjoint.noise.sum(dtype=torch.float64)
-        if not self.row.keeps_residual:
-            noise_bar = noise_adjoint(prior, statistics, q)
-        Kuu_bar = inducing_adjoint(prior, shared, statistics.precision, residual_gram)
-        _inducing_through_kernel(hyper, prior, Kuu_bar)
-        if hyper.log_noise_var.requires_grad and self.rows.all.noise_var is None:
-            hyper.log_noise_var.grad = (noise_bar * prior.noise_var).to(hyper.log_noise_var)
+    return AdjointTotals(noise_bar, residual_gram)
 
 
 def _through_kernel(hyper: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, block: Block) -> BlockAdjoint:
