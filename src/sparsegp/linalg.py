@@ -103,10 +103,8 @@ def condition_estimate(L: Tensor, inverse_L: Tensor) -> float:
     def largest_eigenvalue(A: Tensor) -> Tensor:
         v = torch.cos(torch.arange(A.shape[0], dtype=A.dtype, device=A.device))
         for _ in range(POWER_ITERATIONS):
-            v = A @ (A.mT @ v)
-            size = v.norm()
-            v = v / size
-        return size
+            v = A @ (A.mT @ (v / v.norm()))
+        return torch.sqrt(v @ v)
 
     return 2.0 * float(largest_eigenvalue(L) * largest_eigenvalue(inverse_L.mT))
 

@@ -2,13 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sparsegp import linalg, noise_model
-from sparsegp.data import CHUNK_ROWS, Rows
+from sparsegp.data import CHUNK_ROWS, Block
 from sparsegp.errors import InputError
 from sparsegp.posterior import SMALLEST_VARIANCE, InducingPosterior, SparsePosterior
 from sparsegp.prior import SparsePrior
@@ -17,17 +18,28 @@ from sparsegp.statistics import repeated_noise
 CACHE_BYTES = 256 * 2**20
 
 
+class BlockStore(Protocol):
+    """Training rows that can be fetched by block, from memory or from disk."""
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks, empty ones included."""
+
+    def block(self, k: int) -> Block:
+        """The rows of block k."""
+
+
 @dataclass(frozen=True)
 class LocalBlock:
-    """Of one block P: its inputs, W_P (whitened features), chol(Gamma_P) and the residual of y_P under q.
+    """Of one block P: its inputs, targets, W_P (whitened features) and chol(Gamma_P), none of which depends on q.
 
     Gamma_P = K_PP - Q_PP + noise.
     """
 
     X: Tensor
+    y: Tensor
     W: Tensor
     C: Tensor
-    innovation: Tensor
 
     @property
     def n_bytes(self) -> int:
@@ -40,9 +52,23 @@ class LocalPosterior:
 
     prior: SparsePrior
     q: InducingPosterior
-    rows: Rows
+    rows: BlockStore
     cache_bytes: int = CACHE_BYTES
-    _cache: OrderedDict[int, LocalBlock] = field(default_factory=OrderedDict, init=False, repr=False, compare=False)
+    _cache: OrderedDict[int, LocalBlock] = field(default_factory=OrderedDict, repr=False, compare=False)
+
+    def with_posterior(self, q: InducingPosterior) -> "LocalPosterior":
+        """The same blocks under another q(u): both share the prepared blocks, which depend on the prior alone."""
+        return replace(self, q=q)
+
+    def conditionals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Of p(f_* | y_P, u) = N(B u + l, R), whatever q: the whitened slope B and the variance R at each row."""
+        slopes = torch.empty(X.shape[0], self.prior.n_inducing, dtype=torch.float64)
+        var = torch.empty(X.shape[0], dtype=torch.float64)
+        with torch.no_grad():
+            for k, index in _by_label(_checked(labels, X)):
+                _, slopes[index], D, C_root = self._conditional(X[index].to(torch.float64), k)
+                var[index] = (D - linalg.row_squares(C_root)).clamp_min(0.0)
+        return slopes, var
 
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         mean = torch.empty(X.shape[0], dtype=torch.float64)
@@ -75,13 +101,14 @@ class LocalPosterior:
         """Of p(f_* | y_P, u) = N(B u + l, R): mean under q, whitened slope B, diag D_**, and C_*P chol(Gamma)^-T."""
         W = self.prior.features(X)
         D = self.prior.residual_diag(X, W)
-        if not 0 <= k < self.rows.n_blocks or self.rows.block(k).X.shape[0] == 0:
+        local = self._block(k) if 0 <= k < self.rows.n_blocks else None
+        if local is None or len(local.y) == 0:
             return W @ self.q.mean, W, D, torch.zeros(X.shape[0], 0, dtype=torch.float64)
-        local = self._block(k)
         cross = self.prior.kernel(X, local.X) - W @ local.W.mT
         root = linalg.whiten_rows(cross, local.C)
         gain = linalg.solve_lower_transposed(local.C, root.mT).mT
-        return W @ self.q.mean + gain @ local.innovation, W - gain @ local.W, D, root
+        innovation = local.y - local.W @ self.q.mean
+        return W @ self.q.mean + gain @ innovation, W - gain @ local.W, D, root
 
     def _block(self, k: int) -> LocalBlock:
         if k in self._cache:
@@ -97,14 +124,16 @@ class LocalPosterior:
     def _prepare(self, k: int) -> LocalBlock:
         block = self.rows.block(k)
         X = block.X.to(torch.float64)
+        if len(block) == 0:
+            return LocalBlock(X, X.new_zeros(0), X.new_zeros(0, self.prior.n_inducing), X.new_zeros(0, 0))
         W = self.prior.features(X)
         noise, weight = repeated_noise(self.prior, block)
         V = noise_model.block_covariance(self.prior.row, self.prior.residual_block(X, W), noise, weight)
         C = linalg.cholesky(V, name="noise covariance of a block").factor
-        return LocalBlock(X, W, C, block.y.to(torch.float64) - W @ self.q.mean)
+        return LocalBlock(X, block.y.to(torch.float64), W, C)
 
 
-def make_posterior(prior: SparsePrior, q: InducingPosterior, rows: Rows) -> SparsePosterior | LocalPosterior:
+def make_posterior(prior: SparsePrior, q: InducingPosterior, rows: BlockStore) -> SparsePosterior | LocalPosterior:
     """The posterior of f that the row's test conditional asks for."""
     return LocalPosterior(prior, q, rows) if prior.row.is_local else SparsePosterior(prior, q)
 

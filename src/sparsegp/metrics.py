@@ -120,6 +120,22 @@ def calibration_error(pit: ArrayLike, *, levels: ArrayLike = CALIBRATION_LEVELS)
     return float(np.mean(np.abs(empirical - nominal)))
 
 
+def time_efficiency(full_seconds: float, anytime_seconds: float) -> float:
+    """TE: seconds of the full model over those of its anytime variant (000 sec. 5); 20 means 20 times faster."""
+    return _efficiency("seconds", full_seconds, anytime_seconds)
+
+
+def predictive_efficiency(full_rmse: float, anytime_rmse: float) -> float:
+    """PE: RMSE of the full model over that of its anytime variant (000 sec. 5); 1 means nothing was lost."""
+    return _efficiency("rmse", full_rmse, anytime_rmse)
+
+
+def _efficiency(unit: str, full: float, anytime: float) -> float:
+    if not (math.isfinite(full) and math.isfinite(anytime) and full >= 0.0 and anytime > 0.0):
+        raise InputError(f"{unit} must be finite, of the anytime model above 0; got {full!r} (full) and {anytime!r}.")
+    return full / anytime
+
+
 def summary(
     y_true: ArrayLike, mean: ArrayLike, std: ArrayLike, *, y_train: ArrayLike | None = None
 ) -> dict[str, float]:

@@ -85,7 +85,7 @@ class CollapsedObjective:
         totals = sum(sums[1:], start=sums[0])
         noise_bar = totals.noise if self.row.keeps_residual else noise_adjoint(prior, statistics, q)
         Kuu_bar = inducing_adjoint(prior, shared, statistics.precision, totals.residual_gram)
-        _inducing_through_kernel(hyper, prior, Kuu_bar)
+        inducing_through_kernel(hyper, prior, Kuu_bar)
         if hyper.log_noise_var.requires_grad and self.rows.all.noise_var is None:
             hyper.log_noise_var.grad = (noise_bar * prior.noise_var).to(hyper.log_noise_var)
 
@@ -111,7 +111,7 @@ def _push_adjoints(
     residual_gram = torch.zeros_like(shared.inverse_B) if prior.row.keeps_residual else None
     with torch.no_grad():
         for block in blocks:
-            adjoint = _through_kernel(hyper, prior, shared, block)
+            adjoint = through_kernel(hyper, prior, shared, block)
             if residual_gram is not None and adjoint.residual_gram is not None:
                 residual_gram += adjoint.residual_gram
             if adjoint.noise is not None:
@@ -119,7 +119,7 @@ def _push_adjoints(
     return AdjointTotals(noise_bar, residual_gram)
 
 
-def _through_kernel(hyper: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, block: Block) -> BlockAdjoint:
+def through_kernel(hyper: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, block: Block) -> BlockAdjoint:
     """Recompute the covariances of a block with a graph and push the adjoints through it into the parameters."""
     with torch.enable_grad():
         K = hyper.kernel(block.X, hyper.inducing.to(block.X.dtype))
@@ -131,7 +131,7 @@ def _through_kernel(hyper: Hyperparameters, prior: SparsePrior, shared: SharedAd
     return adjoint
 
 
-def _inducing_through_kernel(hyper: Hyperparameters, prior: SparsePrior, Kuu_bar: Tensor) -> None:
+def inducing_through_kernel(hyper: Hyperparameters, prior: SparsePrior, Kuu_bar: Tensor) -> None:
     with torch.enable_grad():
         Kuu = linalg.add_jitter(hyper.kernel(hyper.inducing), prior.Luu.jitter)
     _backward(Kuu, Kuu_bar)

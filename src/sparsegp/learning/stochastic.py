@@ -1,0 +1,220 @@
+"""Anytime learning: natural-gradient steps on q(v) and Adam steps on kernel, noise and inducing inputs.
+
+Both come from the same sampled blocks and the uncollapsed objective J(q) (math: M5 and 4.6). With q held in whitened
+coordinates its divergence from the prior does not depend on the hyper-parameters, so the gradient of w_s times one
+block's term is unbiased for that of J(q), and at q = q* its expectation is the gradient of the evidence itself.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsegp.approximations import Approximation
+from sparsegp.data import Block, Rows
+from sparsegp.engines.anytime import blend
+from sparsegp.engines.divergence import expected_log_likelihood, kl_to_prior
+from sparsegp.engines.sampling import WITHOUT_REPLACEMENT, BlockSource, Draw, make_source
+from sparsegp.errors import FactorizationError, InputError
+from sparsegp.learning.hyperparameters import Hyperparameters, Limits
+from sparsegp.learning.recorder import LearningResult, LearningStep, StepCallback
+from sparsegp.learning.uncollapsed_gradient import accumulate_gradient
+from sparsegp.posterior import InducingPosterior
+from sparsegp.prior import SparsePrior
+from sparsegp.statistics import BlockStatistics
+
+BLOCK_ROWS = 1024
+MOST_FAILURES = 10
+MEMORY = (0.9, 0.99)
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Adam's step on the (log) parameters and the share of a new estimate in q.
+
+    q starts as the plain average of `warm_up` steps at fixed hyper-parameters, then forgets at `natural`, so that it
+    follows them. Over the second half of the run both rates fall linearly to `coldest` of their values.
+    """
+
+    adam: float = 0.03
+    natural: float = 0.1
+    warm_up: int = 10
+    coldest: float = 0.05
+
+    def cooled(self, progress: float) -> float:
+        return max(self.coldest, min(1.0, 2.0 * (1.0 - progress)))
+
+
+def learn(
+    data: Rows | BlockSource,
+    row: Approximation,
+    hyper: Hyperparameters,
+    limits: Limits,
+    *,
+    rng: np.random.Generator,
+    seconds: float | None = None,
+    steps: int | None = None,
+    blocks_per_step: int = 1,
+    rates: Rates | None = None,
+    on_step: StepCallback | None = None,
+) -> LearningResult:
+    """Learn in place from sampled blocks until `seconds` have passed or `steps` were taken (at least one is)."""
+    _require_budget(seconds, steps)
+    source = make_source(data, row.by_block, BLOCK_ROWS, rng) if isinstance(data, Rows) else data
+    climb = _Climb(row, hyper, limits, rates or Rates(), round(source.sizes.sum()), source.n_blocks)
+    budget = _Budget(seconds, steps)
+    stopped = False
+    for draw in WITHOUT_REPLACEMENT.draws(source.sizes, blocks_per_step, rng):
+        climb.step(draw, [source.block(k) for k in draw.index], budget.progress(climb.steps))
+        stopped = on_step is not None and on_step(
+            LearningStep(climb.objective, climb.n_rows, climb.steps, budget.elapsed)
+        )
+        if stopped or climb.failures > MOST_FAILURES or budget.progress(climb.steps) >= 1.0:
+            break
+    hyper.clear_gradient()
+    reason = "stopped by the caller" if stopped else climb.reason
+    return LearningResult(climb.objective, climb.n_rows, climb.steps, climb.steps, budget.elapsed, reason, stopped)
+
+
+def _require_budget(seconds: float | None, steps: int | None) -> None:
+    unlimited = seconds is None and steps is None
+    if unlimited or (seconds is not None and not seconds > 0.0) or (steps is not None and steps < 1):
+        raise InputError(
+            "Stochastic learning has no end of its own: give seconds > 0 or steps >= 1 (or both); "
+            f"got seconds={seconds!r}, steps={steps!r}."
+        )
+
+
+class _Budget:
+    def __init__(self, seconds: float | None, steps: int | None) -> None:
+        self.seconds, self.steps, self.started = seconds, steps, time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.started
+
+    def progress(self, steps: int) -> float:
+        """Used share of whichever limit is nearer."""
+        return max(steps / (self.steps or math.inf), self.elapsed / (self.seconds or math.inf))
+
+
+@dataclass(frozen=True)
+class _Adam:
+    """Running means of the gradient and of its square; written out because importing an optimiser takes seconds."""
+
+    mean: Vector
+    square: Vector
+    steps: int = 0
+
+    @classmethod
+    def start(cls, size: int) -> "_Adam":
+        return cls(np.zeros(size), np.zeros(size))
+
+    def step(self, gradient: Vector) -> tuple["_Adam", Vector]:
+        """The new memory, and the direction mean/sqrt(square) with both freed of their bias towards zero."""
+        mean = MEMORY[0] * self.mean + (1.0 - MEMORY[0]) * gradient
+        square = MEMORY[1] * self.square + (1.0 - MEMORY[1]) * gradient**2
+        steps = self.steps + 1
+        scale = np.sqrt(square / (1.0 - MEMORY[1] ** steps)) + 1e-8
+        return _Adam(mean, square, steps), mean / (1.0 - MEMORY[0] ** steps) / scale
+
+
+class _Follower:
+    """q(v) that follows moving hyper-parameters: the iterate, and the weight that each block has in it.
+
+    Statistics of slightly older hyper-parameters are taken for those of the present ones.
+    """
+
+    def __init__(self, n_blocks: int) -> None:
+        self.iterate: BlockStatistics | None = None
+        self.shares = np.zeros(n_blocks)
+
+    def read(self, prior: SparsePrior, draw: Draw, parts: list[BlockStatistics]) -> InducingPosterior:
+        """q with at least the weight 1 that the drawn blocks have in q*.
+
+        Drawn without replacement, a block is the one that the iterate has forgotten most; where it alone knows its
+        region, q would take its signal for noise.
+        """
+        missing = np.maximum(0.0, 1.0 - self.shares[list(draw.index)]).tolist()
+        own = sum((m * part for m, part in zip(missing, parts, strict=True)), start=self._present(prior))
+        return InducingPosterior.from_statistics(own)
+
+    def step(self, prior: SparsePrior, draw: Draw, parts: list[BlockStatistics], rate: float) -> None:
+        self.iterate = blend(self._present(prior), parts, draw.weights, rate)
+        self.shares *= 1.0 - rate
+        self.shares[list(draw.index)] += rate * np.array(draw.weights)
+
+    def _present(self, prior: SparsePrior) -> BlockStatistics:
+        if self.iterate is None:
+            return BlockStatistics.zero(prior)
+        return replace(self.iterate, fingerprint=prior.fingerprint)
+
+
+class _Climb:
+    """Hyper-parameters on their way: their vector, Adam's memory, q, and the running value of the objective."""
+
+    def __init__(
+        self, row: Approximation, hyper: Hyperparameters, limits: Limits, rates: Rates, n_rows: int, n_blocks: int
+    ) -> None:
+        self.row, self.hyper, self.rates, self.n_rows = row, hyper, rates, n_rows
+        box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
+        self.lower, self.upper = np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
+        self.vector = self.good = hyper.vector()
+        self.adam = _Adam.start(len(self.vector))
+        self.follower = _Follower(n_blocks)
+        self.objective, self.jitter, self.steps, self.failures = -math.inf, 0.0, 0, 0
+
+    @property
+    def reason(self) -> str:
+        return "a matrix could not be factorised" if self.failures > MOST_FAILURES else "budget used"
+
+    def step(self, draw: Draw, blocks: Sequence[Block], progress: float) -> None:
+        try:
+            self._step(draw, blocks, progress)
+        except FactorizationError:
+            if self.steps == 0:
+                raise
+            self._retreat()
+        self.steps += 1
+
+    def _step(self, draw: Draw, blocks: Sequence[Block], progress: float) -> None:
+        prior = SparsePrior.build(self.hyper.kernel, self.hyper.inducing, self.hyper.noise_var, self.row, self.jitter)
+        parts = [BlockStatistics.from_block(prior, block) for block in blocks]
+        cooled = self.rates.cooled(progress)
+        if self.steps >= self.rates.warm_up:
+            q = self.follower.read(prior, draw, parts)
+            accumulate_gradient(self.hyper, prior, q, blocks, parts)
+            self._record(parts, draw.weights, q)
+            self.good = self.vector
+            # without replacement all blocks of a draw have one weight
+            self._adam_step(draw.weights[0] / self.n_rows, self.rates.adam * cooled)
+        self.jitter = prior.Luu.jitter
+        rate = max(1.0 / (self.steps + 1), self.rates.natural * cooled)
+        self.follower.step(prior, draw, parts, rate)
+
+    def _adam_step(self, scale: float, rate: float) -> None:
+        gradient = scale * self.hyper.gradient()
+        if not np.isfinite(gradient).all():
+            raise FactorizationError("The gradient of a block is not finite.")
+        self.adam, direction = self.adam.step(gradient)
+        self.vector = np.clip(self.vector + rate * direction, self.lower, self.upper)
+        self.hyper.load_vector(self.vector)
+
+    def _record(self, parts: list[BlockStatistics], weights: Sequence[float], q: InducingPosterior) -> None:
+        """The objective is a running mean of unbiased estimates."""
+        likelihood = sum(w * expected_log_likelihood(part, q) for part, w in zip(parts, weights, strict=True))
+        value = likelihood - kl_to_prior(q)
+        started = math.isfinite(self.objective)
+        self.objective = self.objective + self.rates.natural * (value - self.objective) if started else value
+
+    def _retreat(self) -> None:
+        """Back to the last parameters that worked, with Adam's memory cleared."""
+        self.failures += 1
+        self.vector = self.good
+        self.hyper.load_vector(self.vector)
+        self.adam = _Adam.start(len(self.vector))
