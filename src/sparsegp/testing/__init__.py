@@ -1,6 +1,7 @@
-"""Checks shipped with the package: the dense oracle and conformance checks for kernels and rows of the table."""
+"""Shipped with the package: the dense oracle and conformance checks for kernels, rows of the table and engines."""
 
 from sparsegp.testing.approximation_checks import check_approximation
+from sparsegp.testing.engine_checks import check_engine
 from sparsegp.testing.kernel_checks import check_kernel
 
-__all__ = ["check_approximation", "check_kernel"]
+__all__ = ["check_approximation", "check_engine", "check_kernel"]

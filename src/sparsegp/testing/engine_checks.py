@@ -1,0 +1,143 @@
+"""Does a way of folding blocks reach the batch posterior? A conformance suite for engines of your own."""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsegp import approximations, kernels
+from sparsegp.data import Block
+from sparsegp.posterior import InducingPosterior, log_evidence
+from sparsegp.prior import SparsePrior
+from sparsegp.statistics import BlockStatistics
+
+ROWS = ("sor", "dtc", "vfe", "fitc", "fic", "pitc", "pic", "pep", "block-pep")
+BLOCK_SIZES = (3, 1, 11, 1, 6)
+N_INDUCING = 7
+IMMUTABLE_RTOL = 1e-12
+
+
+class EngineState(Protocol):
+    """What every state can say: the posterior q(v) of the whitened inducing values."""
+
+    @property
+    def q(self) -> InducingPosterior: ...
+
+
+class EngineInfo(Protocol):
+    """What every step reports."""
+
+    @property
+    def psi(self) -> float: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def jitter(self) -> float: ...
+
+
+State = TypeVar("State", bound=EngineState)
+
+
+def check_engine(
+    init: Callable[[SparsePrior], State],
+    step: Callable[[State, Block], tuple[State, EngineInfo]],
+    *,
+    rows: Iterable[str] = ROWS,
+    power: float = 0.4,
+    seed: int = 0,
+    rtol: float = 1e-8,
+) -> None:
+    """Raise AssertionError, naming the property, unless the engine is exact inference one block at a time.
+
+    Checked for each row of the table: before any block q is the prior; after each block q is the batch posterior of the
+    blocks so far and psi is the rise of the batch log evidence; the order of blocks does not matter; a step leaves the
+    state it started from as it was; a block without rows changes nothing.
+    """
+    for name in rows:
+        prior, blocks = _problem(name, power, np.random.default_rng(seed))
+        _check_start(name, prior, init(prior), rtol)
+        _check_path(name, prior, init, step, blocks, rtol)
+        _check_order(name, prior, init, step, blocks, rtol)
+        _check_empty(name, init(prior), step, blocks[0])
+
+
+def _problem(name: str, power: float, rng: np.random.Generator) -> tuple[SparsePrior, list[Block]]:
+    """Blocks of several sizes, smaller and larger than M."""
+    inducing = torch.from_numpy(rng.uniform(-2.0, 2.0, (N_INDUCING, 2)))
+    prior = SparsePrior.build(kernels.Matern32(1.4, [0.8, 1.6]), inducing, 0.15, approximations.get(name, power))
+    X = torch.from_numpy(rng.uniform(-2.0, 2.0, (sum(BLOCK_SIZES), 2)))
+    y = torch.sin(2.0 * X[:, 0]) + 0.3 * torch.from_numpy(rng.normal(size=len(X)))
+    pairs = zip(X.split(BLOCK_SIZES), y.split(BLOCK_SIZES), strict=True)
+    return prior, [Block(inputs, targets) for inputs, targets in pairs]
+
+
+def _moments(state: EngineState) -> tuple[Tensor, Tensor]:
+    return state.q.mean.clone(), state.q.covariance.clone()
+
+
+def _check_start(name: str, prior: SparsePrior, state: EngineState, rtol: float) -> None:
+    eye = torch.eye(prior.n_inducing, dtype=torch.float64)
+    _require_close(name, "the state before any block", _moments(state), (torch.zeros_like(eye[0]), eye), rtol)
+
+
+def _check_path(
+    name: str,
+    prior: SparsePrior,
+    init: Callable[[SparsePrior], State],
+    step: Callable[[State, Block], tuple[State, EngineInfo]],
+    blocks: list[Block],
+    rtol: float,
+) -> None:
+    state, evidence = init(prior), 0.0
+    for k, block in enumerate(blocks):
+        start = _moments(state)
+        new, info = step(state, block)
+        _require_close(name, f"the state before step {k}, after it", _moments(state), start, IMMUTABLE_RTOL)
+        statistics = BlockStatistics.from_blocks(prior, blocks[: k + 1])
+        q = InducingPosterior.from_statistics(statistics)
+        _require_close(name, f"q after step {k}", _moments(new), (q.mean, q.covariance), rtol)
+        total = log_evidence(statistics, q)
+        rise = torch.tensor(total - evidence, dtype=torch.float64)
+        _require_close(name, f"psi of step {k}", (torch.tensor(info.psi, dtype=torch.float64),), (rise,), rtol)
+        _require(name, f"info of step {k}", info.seconds >= 0.0 and info.jitter >= 0.0, "seconds and jitter are >= 0")
+        state, evidence = new, total
+
+
+def _check_order(
+    name: str,
+    prior: SparsePrior,
+    init: Callable[[SparsePrior], State],
+    step: Callable[[State, Block], tuple[State, EngineInfo]],
+    blocks: list[Block],
+    rtol: float,
+) -> None:
+    forwards, backwards = init(prior), init(prior)
+    for block, other in zip(blocks, reversed(blocks), strict=True):
+        forwards, backwards = step(forwards, block)[0], step(backwards, other)[0]
+    _require_close(name, "q with the blocks in reverse order", _moments(backwards), _moments(forwards), rtol)
+
+
+def _check_empty(
+    name: str, state: State, step: Callable[[State, Block], tuple[State, EngineInfo]], block: Block
+) -> None:
+    new, info = step(state, block.take(slice(0, 0)))
+    _require_close(name, "q after an empty block", _moments(new), _moments(state), IMMUTABLE_RTOL)
+    _require(name, "psi of an empty block", info.psi == 0.0, f"must be 0; got {info.psi}")
+
+
+def _require_close(name: str, what: str, got: tuple[Tensor, ...], expected: tuple[Tensor, ...], rtol: float) -> None:
+    """Within rtol of the largest entry (of 1, where everything is smaller)."""
+    for value, reference in zip(got, expected, strict=True):
+        error, scale = float((value - reference).abs().max()), max(1.0, float(reference.abs().max()))
+        _require(
+            name, what, error <= rtol * scale, f"differs by {error:g} (entries up to {scale:g}) from what it must be"
+        )
+
+
+def _require(name: str, what: str, holds: bool, message: str) -> None:
+    if not holds:
+        raise AssertionError(f"{name}: {what}: {message}.")
