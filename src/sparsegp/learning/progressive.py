@@ -4,18 +4,35 @@ import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from sparsegp.approximations import Approximation
 from sparsegp.data import Rows
-from sparsegp.learning import adam, lbfgs
+from sparsegp.learning import adam, lbfgs, srgp
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.objective import CollapsedObjective
+from sparsegp.learning.objective import CollapsedObjective, Objective
 from sparsegp.learning.recorder import LearningResult, StepCallback
 
-OPTIMIZERS = {"lbfgs": lbfgs.maximize, "adam": adam.maximize}
+
+class Optimizer(Protocol):
+    """Climbs an objective from the given hyper-parameters, in place; they end at the best point met."""
+
+    def __call__(
+        self,
+        objective: Objective,
+        hyper: Hyperparameters,
+        limits: Limits,
+        *,
+        max_iterations: int = ...,
+        tolerance: float = ...,
+        on_step: StepCallback | None = ...,
+    ) -> LearningResult: ...
+
+
+OPTIMIZERS: dict[str, Optimizer] = {"lbfgs": lbfgs.maximize, "adam": adam.maximize, "srgp": srgp.maximize}
 
 
 @dataclass(frozen=True)
@@ -57,13 +74,21 @@ POINTS = Schedule()
 # matter less, because the blocks carry what is local.
 BLOCKS = Schedule(
     warm_up_iterations=0,
-    first_rows=4096,
-    growth=5,
-    most_rows=50_000,
-    first_iterations=40,
-    last_row_visits=1e5,
+    first_rows=20_000,
+    most_rows=20_000,
+    first_iterations=10,
+    last_row_visits=2e5,
     fewest_iterations=3,
     tolerance=1e-5,
+)
+# Mini-batches see all rows from the start and an iteration is an epoch; very many rows wait until the rest is learned.
+STOCHASTIC = Schedule(
+    warm_up_iterations=2,
+    first_rows=65_536,
+    growth=64,
+    first_iterations=40,
+    last_row_visits=5e6,
+    fewest_iterations=5,
 )
 
 
@@ -79,9 +104,9 @@ def learn(
     on_step: StepCallback | None = None,
 ) -> list[LearningResult]:
     """Learn the hyper-parameters in place; one result a stage."""
-    schedule = schedule or (BLOCKS if row.by_block else POINTS)
     climb = OPTIMIZERS[optimizer]
-    subsets = list(_subsets(rows, row, schedule, rng))
+    schedule = schedule or (BLOCKS if row.by_block else STOCHASTIC if climb is srgp.maximize else POINTS)
+    subsets = list(nested_subsets(rows, row, schedule, rng))
     plan = [(subset, schedule.iterations(k, len(subsets), len(rows))) for k, subset in enumerate(subsets)]
     # Learned together from a cold start, inducing inputs can leave for a useless optimum (all noise) before the
     # lengthscales make sense: they are held at first.
@@ -101,7 +126,7 @@ def learn(
     return results
 
 
-def _subsets(rows: Rows, row: Approximation, schedule: Schedule, rng: np.random.Generator) -> Iterator[Rows]:
+def nested_subsets(rows: Rows, row: Approximation, schedule: Schedule, rng: np.random.Generator) -> Iterator[Rows]:
     """Nested random subsets of rows, or of whole blocks for rows of the table that are defined by blocks."""
     n_units = rows.n_blocks if row.by_block else len(rows)
     order = torch.from_numpy(rng.permutation(n_units))
