@@ -1,19 +1,61 @@
 """Gaussian-process regression with honest uncertainty, for data that do not fit the textbook."""
 
-from importlib.metadata import version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from sparsegp import kernels, metrics
-from sparsegp.errors import FactorizationError, FingerprintError, InputError, SparseGPError
-from sparsegp.estimators.regressor import SparseGPRegressor
+if TYPE_CHECKING:
+    from sparsegp import kernels, metrics
+    from sparsegp.errors import FactorizationError, FingerprintError, InputError, ModelFileError, SparseGPError
+    from sparsegp.estimators.committee import CommitteeGPRegressor
+    from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
+    from sparsegp.estimators.loading import load
+    from sparsegp.estimators.regressor import SparseGPRegressor
 
-__version__ = version("sparsegp")
+    __version__: str
 
 __all__ = [
+    "CommitteeGPRegressor",
     "FactorizationError",
     "FingerprintError",
+    "HeteroscedasticGPRegressor",
     "InputError",
+    "ModelFileError",
     "SparseGPError",
     "SparseGPRegressor",
     "kernels",
+    "load",
     "metrics",
 ]
+
+# Names are imported when first asked for: the command line answers without waiting for torch.
+_HOMES = {
+    "CommitteeGPRegressor": "sparsegp.estimators.committee",
+    "FactorizationError": "sparsegp.errors",
+    "FingerprintError": "sparsegp.errors",
+    "HeteroscedasticGPRegressor": "sparsegp.estimators.heteroscedastic",
+    "InputError": "sparsegp.errors",
+    "ModelFileError": "sparsegp.errors",
+    "SparseGPError": "sparsegp.errors",
+    "SparseGPRegressor": "sparsegp.estimators.regressor",
+    "load": "sparsegp.estimators.loading",
+}
+_MODULES = ("kernels", "metrics")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"sparsegp.{name}")
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version("sparsegp")
+    else:
+        raise AttributeError(f"module 'sparsegp' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -19,3 +19,7 @@ class FingerprintError(SparseGPError, ValueError):
 
 class NegativeVarianceError(SparseGPError, ArithmeticError):
     """A standard deviation was asked for where a model that is no probability model has a negative variance."""
+
+
+class ModelFileError(SparseGPError, ValueError):
+    """A model file that cannot be written or read: not one, damaged, altered, or made by a newer version."""

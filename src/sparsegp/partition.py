@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from sparsegp.errors import InputError
+from sparsegp.kernels import Kernel, Stationary
 
 _CHUNK_ENTRIES = 2**18  # rows x centroids held at once: 2 MB, stays in the cache
 _ROWS_PER_CENTRE = 200
@@ -293,3 +294,12 @@ def _squared_distance(A: Tensor, B: Tensor) -> Tensor:
     for d in range(A.shape[1]):
         total += (A[:, d] - B[:, d]).square()
     return total
+
+
+def kernel_metric(kernel: Kernel, n_features: int) -> Tensor:
+    """1/lengthscale of each feature, so that near means correlated; 1 for kernels without lengthscales."""
+    if not isinstance(kernel, Stationary):
+        return torch.ones(n_features, dtype=torch.float64)
+    metric = torch.zeros(n_features, dtype=torch.float64)
+    metric[list(kernel.active_dims or range(n_features))] = 1.0 / kernel.lengthscales.detach().to(torch.float64)
+    return metric

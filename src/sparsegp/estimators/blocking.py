@@ -11,7 +11,7 @@ from sparsegp import partition
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
 from sparsegp.errors import InputError
-from sparsegp.kernels import Kernel, Stationary
+from sparsegp.kernels import Kernel
 
 NO_BLOCK = -1
 
@@ -49,15 +49,6 @@ def drop_weightless(block: Block, blocks: ArrayLike | None) -> tuple[Block, Arra
     return block.take(kept), None if blocks is None else np.asarray(blocks)[kept.cpu().numpy()]
 
 
-def kernel_metric(kernel: Kernel, n_features: int) -> Tensor:
-    """1/lengthscale of each feature, so that near means correlated; 1 for kernels without lengthscales."""
-    if not isinstance(kernel, Stationary):
-        return torch.ones(n_features, dtype=torch.float64)
-    metric = torch.zeros(n_features, dtype=torch.float64)
-    metric[list(kernel.active_dims or range(n_features))] = 1.0 / kernel.lengthscales.detach().to(torch.float64)
-    return metric
-
-
 def make_rows(
     row: Approximation,
     block: Block,
@@ -74,7 +65,7 @@ def make_rows(
         if blocks is not None:
             raise InputError(f"blocks= is for approximations with blocks (pitc, pic, block-pep); this is {row.name!r}.")
         return Rows(block), None
-    metric = kernel_metric(kernel, block.X.shape[1])
+    metric = partition.kernel_metric(kernel, block.X.shape[1])
     X = block.X.to(torch.float64) * metric
     if blocks is None:
         found = partition.kmeans_partition(X, n_blocks, rng)

@@ -13,6 +13,7 @@ from sparsegp import inducing
 from sparsegp.approximations import Approximation, Family, get
 from sparsegp.baselines.exact import ExactObjective, ExactPosterior, require_dense_size
 from sparsegp.baselines.nystrom import NystromPosterior
+from sparsegp.committee import neighbourhoods
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
 from sparsegp.kernels import Kernel
@@ -24,8 +25,22 @@ from sparsegp.prior import SparsePrior
 
 NOISE_FLOOR = 1e-6
 NOISE_CEILING = 100.0
-SCOUT_INDUCING = 128
-SCOUT = Schedule(warm_up_iterations=20, first_rows=4096, most_rows=4096, first_iterations=40, tolerance=1e-5)
+SURVEY_INDUCING = 128
+SURVEY = Schedule(warm_up_iterations=20, first_rows=4096, most_rows=4096, first_iterations=40, tolerance=1e-5)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Kernel and noise to learn from, and the record of how they were found."""
+
+    kernel: Kernel
+    noise_var: float
+    stages: tuple[LearningResult, ...] = ()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the caller asked to stop."""
+        return bool(self.stages) and self.stages[-1].stopped
 
 
 @dataclass(frozen=True)
@@ -34,8 +49,7 @@ class Problem:
 
     rows: Rows
     row: Approximation
-    kernel: Kernel
-    noise_var: float
+    start: Start
     inducing: Any
     n_inducing: int
     learn_inducing: bool
@@ -62,22 +76,33 @@ def fit(problem: Problem) -> Fitted:
     return _FITTERS[problem.row.family](problem)
 
 
-def scout(
-    block: Block, kernel: Kernel, noise_var: float, optimizer: str, rng: np.random.Generator, on_step: StepCallback
-) -> tuple[Kernel, float]:
-    """Kernel and noise learned by VFE from a few thousand rows, before there are blocks.
+def scout(block: Block, start: Start, optimizer: str, rng: np.random.Generator, on_step: StepCallback) -> Start:
+    """Kernel and noise learned from a few neighbourhoods, before there are blocks.
 
     They are the start of models by blocks, and their lengthscales the metric in which blocks are compact.
     """
-    chosen = inducing.select_inducing("kmeans", kernel, block.X.to(torch.float64), SCOUT_INDUCING, rng, block.weight)
-    hyper = Hyperparameters(kernel, noise_var, chosen, learn_noise=block.noise_var is None)
-    limits = _limits(block, noise_var)
-    learn(Rows(block), get("vfe"), hyper, limits, optimizer=optimizer, rng=rng, schedule=SCOUT, on_step=on_step)
+    learn_noise = block.noise_var is None
+    hyper = Hyperparameters(start.kernel, start.noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
+    limits = limits_of(block, start.noise_var)
+    results = neighbourhoods.learn(block, hyper, limits, optimizer=optimizer, rng=rng, on_step=on_step)
     hyper.clear_gradient()
-    return hyper.kernel, float(hyper.noise_var)
+    return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
 
 
-def _limits(block: Block, noise_var: float) -> Limits:
+def survey(block: Block, start: Start, optimizer: str, rng: np.random.Generator, on_step: StepCallback) -> Start:
+    """Kernel and noise learned by VFE with few inducing inputs from a random subset: what varies slowly."""
+    X = block.X.to(torch.float64)
+    chosen = inducing.select_inducing("kmeans", start.kernel, X, SURVEY_INDUCING, rng, block.weight)
+    hyper = Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=block.noise_var is None)
+    limits = limits_of(block, start.noise_var)
+    results = learn(
+        Rows(block), get("vfe"), hyper, limits, optimizer=optimizer, rng=rng, schedule=SURVEY, on_step=on_step
+    )
+    hyper.clear_gradient()
+    return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
+
+
+def limits_of(block: Block, noise_var: float) -> Limits:
     variance = float(block.y.var(correction=0)) or 1.0
     floor = min(NOISE_FLOOR * variance, noise_var)
     ceiling = max(NOISE_CEILING * variance, noise_var)
@@ -87,8 +112,8 @@ def _limits(block: Block, noise_var: float) -> Limits:
 
 def _hyperparameters(problem: Problem, inducing_inputs: Tensor, *, learn_inducing: bool) -> Hyperparameters:
     return Hyperparameters(
-        problem.kernel,
-        problem.noise_var,
+        problem.start.kernel,
+        problem.start.noise_var,
         inducing_inputs,
         learn_noise=problem.rows.all.noise_var is None,
         learn_inducing=learn_inducing,
@@ -99,7 +124,7 @@ def _select(problem: Problem) -> Tensor:
     block = problem.rows.all
     return inducing.select_inducing(
         problem.inducing,
-        problem.kernel,
+        problem.start.kernel,
         block.X.to(torch.float64),
         problem.n_inducing,
         problem.rng,
@@ -112,18 +137,19 @@ def _learn_inducing_problem(problem: Problem) -> tuple[Hyperparameters, list[Lea
     # As many inducing inputs as rows: the approximation is exact already and moving them gains nothing.
     worthwhile = problem.learn_inducing and chosen.shape[0] < len(problem.rows)
     hyper = _hyperparameters(problem, chosen, learn_inducing=worthwhile)
-    if problem.optimizer is None:
-        return hyper, []
+    before = list(problem.start.stages)
+    if problem.optimizer is None or problem.start.stopped:
+        return hyper, before
     results = learn(
         problem.rows,
         problem.row,
         hyper,
-        _limits(problem.rows.all, problem.noise_var),
+        limits_of(problem.rows.all, problem.start.noise_var),
         optimizer=problem.optimizer,
         rng=problem.rng,
         on_step=problem.on_step,
     )
-    return hyper, results
+    return hyper, before + results
 
 
 def _fit_inducing(problem: Problem) -> Fitted:
@@ -172,7 +198,12 @@ def _fit_dense(problem: Problem, block: Block) -> Fitted:
     if problem.optimizer is not None:
         climb = OPTIMIZERS[problem.optimizer]
         learning = [
-            climb(ExactObjective(block), hyper, _limits(problem.rows.all, problem.noise_var), on_step=problem.on_step)
+            climb(
+                ExactObjective(block),
+                hyper,
+                limits_of(problem.rows.all, problem.start.noise_var),
+                on_step=problem.on_step,
+            )
         ]
     posterior = ExactPosterior.build(hyper.kernel, block, hyper.noise_var)
     report = _report(learning, posterior.C.jitter, time.perf_counter() - started)

@@ -21,6 +21,7 @@ from sparsegp.estimators.frames import as_frame, split_target
 from sparsegp.estimators.predictions import Array, GaussianPredictions
 from sparsegp.estimators.progress import CallbackSupportMixin, StepListener, with_callbacks
 from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.streaming import StreamingMixin
 from sparsegp.kernels import Kernel, as_kernel
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learning.progressive import OPTIMIZERS
@@ -30,7 +31,7 @@ from sparsegp.learning.starting_values import median_lengthscales, neighbour_noi
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
-class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class SparseGPRegressor(CallbackSupportMixin, StreamingMixin, GaussianPredictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Gaussian-process regression by any approximation of the unifying view, for a hundred to millions of rows.
 
     Parameters
@@ -49,6 +50,8 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
     learn_inducing : whether the inducing inputs are learned with the hyper-parameters.
     inference : "exact", one pass over all rows.
     normalize : standardise X and y inside; predictions come back in the user's units.
+    window : `partial_fit` keeps the last `window` rows and forgets older ones, exactly.
+    half_life : `partial_fit` lets a row count half after this many rows.
     clip_variances : "nystrom" only: clip its negative variances instead of raising an error.
     device, dtype : where and in which precision the passes over rows run; everything M x M is float64.
 
@@ -56,7 +59,7 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
     ----------
     kernel_, noise_var_, inducing_ : the fitted model in the user's units.
     log_evidence_ : log evidence or bound at the fitted hyper-parameters, in the units it was computed in.
-    info_ : jitter, seconds, evaluations and stages of learning, number of blocks.
+    info_ : jitter, seconds, evaluations and stages of learning, number of blocks, innovations of a stream.
     """
 
     def __init__(
@@ -72,6 +75,8 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
         learn_inducing: bool = True,
         inference: str = "exact",
         normalize: bool = True,
+        window: int | None = None,
+        half_life: float | None = None,
         clip_variances: bool = False,
         device: str = "cpu",
         dtype: str = "float64",
@@ -89,6 +94,8 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
         self.learn_inducing = learn_inducing
         self.inference = inference
         self.normalize = normalize
+        self.window = window
+        self.half_life = half_life
         self.clip_variances = clip_variances
         self.device = device
         self.dtype = dtype
@@ -124,14 +131,15 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
         block, labels = drop_weightless(self._make_block(X_array, y_array, noise, weight), blocks)
         listener = StepListener(self, self.verbose)
         with linalg.flushed_denormals():
-            kernel, start_noise_var = self._starting_values(block, rng)
+            start = families.Start(*self._starting_values(block, rng))
             if row.by_block and self.optimizer is not None:
-                kernel, start_noise_var = families.scout(block, kernel, start_noise_var, self.optimizer, rng, listener)
-            rows, self._blocking = make_rows(row, block, kernel, self._n_blocks(len(block)), labels, rng)
-            fitted = families.fit(self._problem(row, rows, kernel, start_noise_var, rng, listener))
+                start = families.scout(block, start, self.optimizer, rng, listener)
+            rows, self._blocking = make_rows(row, block, start.kernel, self._n_blocks(len(block)), labels, rng)
+            fitted = families.fit(self._problem(row, rows, start, rng, listener))
         listener.close()
         self.n_samples_seen_ = len(y_array)
         self._store(row, fitted, started)
+        self._begin_stream(row, block, labels)
         return self
 
     def _n_blocks(self, n_rows: int) -> int:
@@ -148,7 +156,9 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
             validation.positive_number("noise_var", self.noise_var)
         if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
             raise InputError("device='cuda' was asked for, but torch sees no CUDA device. Use device='cpu'.")
-        return approximations.get(self.approximation, self.power)
+        row = approximations.get(self.approximation, self.power)
+        self._check_stream_parameters(row)
+        return row
 
     def _checked_data(self, X: Any, y: Any) -> tuple[Array, Array]:
         validation.require_finite_target(y)
@@ -180,8 +190,7 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
         self,
         row: Approximation,
         rows: Rows,
-        kernel: Kernel,
-        noise_var: float,
+        start: families.Start,
         rng: np.random.Generator,
         on_step: StepCallback,
     ) -> families.Problem:
@@ -191,8 +200,7 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
         return families.Problem(
             rows=rows,
             row=row,
-            kernel=kernel,
-            noise_var=noise_var,
+            start=start,
             inducing=inducing,
             n_inducing=self.n_inducing,
             learn_inducing=self.learn_inducing,
@@ -228,7 +236,6 @@ class SparseGPRegressor(CallbackSupportMixin, GaussianPredictions, RegressorMixi
         self.kernel_ = units.raw_kernel(fitted.kernel)
         self.noise_var_ = fitted.noise_var * units.y_scale**2
         self.inducing_ = units.raw_inputs(fitted.inducing.cpu().numpy())
-        self.log_evidence_ = fitted.log_evidence
         self.info_ = {**fitted.info, "seconds": time.perf_counter() - started}
         if self._blocking is not None:
             self.info_["n_blocks"] = self._blocking.partition.n_blocks

@@ -1,0 +1,117 @@
+"""A committee at work: experts are asked where they may matter, and their answers aggregated function by function."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sparsegp.committee.aggregation import EVERYWHERE, Aggregation, Moments, Opinion, aggregate, expert_weight
+from sparsegp.committee.experts import Expert, Process
+from sparsegp.committee.parallel import map_in_threads
+from sparsegp.posterior import SMALLEST_VARIANCE
+
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the k-th expert says of the rows `index`, latent function by latent function."""
+
+    expert: int
+    index: Tensor
+    moments: tuple[Moments, ...]
+
+
+@dataclass(frozen=True)
+class Committee:
+    """Experts under one prior. `common` is the communications expert of the aggregations that have one.
+
+    Experts that, all together, can change the variance by no more than `tolerance` relative and the mean by no more
+    than `tolerance` standard deviations of the base are not asked (R3). A tolerance of 0 asks everybody everywhere.
+    """
+
+    row: Aggregation
+    processes: tuple[Process, ...]
+    experts: Sequence[Expert]
+    common: Expert | None = None
+    tolerance: float = 1e-6
+    n_jobs: int | None = None
+
+    def moments(self, X: Tensor) -> tuple[Moments, ...]:
+        """Aggregated mean and variance of each latent function at each row of X."""
+        parts = [self._chunk(rows) for rows in X.split(ROWS_AT_ONCE)]
+        return tuple(
+            Moments(torch.cat([m.mean for m in functions]), torch.cat([m.var for m in functions]))
+            for functions in zip(*parts, strict=True)
+        )
+
+    def _chunk(self, X: Tensor) -> tuple[Moments, ...]:
+        bases = self._bases(X)
+        ask = partial(self._ask, X, bases, None if self.common is None else self.common.influence(X))
+        answers = map_in_threads(ask, range(len(self.experts)), self.n_jobs)
+        return tuple(
+            aggregate(self.row, base, _opinions(answers, function), len(self.experts))
+            for function, base in enumerate(bases)
+        )
+
+    def _bases(self, X: Tensor) -> tuple[Moments, ...]:
+        if self.common is None:
+            return tuple(process.moments(X) for process in self.processes)
+        return self.common.moments(X)
+
+    def _ask(self, X: Tensor, bases: tuple[Moments, ...], influence: Tensor | None, k: int) -> _Answer:
+        index = self._audience(X, bases, influence, k).nonzero()[:, 0]
+        return _Answer(k, index, self.experts[k].moments(X[index]) if len(index) else ())
+
+    def audience(self, X: Tensor) -> Tensor:
+        """Whether each expert (column) is asked about each row of X."""
+        bases, influence = self._bases(X), None if self.common is None else self.common.influence(X)
+        return torch.stack([self._audience(X, bases, influence, k) for k in range(len(self.experts))], dim=1)
+
+    @torch.no_grad()
+    def _audience(self, X: Tensor, bases: tuple[Moments, ...], influence: Tensor | None, k: int) -> Tensor:
+        """The rows for which the k-th expert may matter, for any of the latent functions."""
+        everybody = torch.ones(X.shape[0], dtype=torch.bool)
+        # the first expert after a communications expert has weight 1 everywhere
+        if self.tolerance <= 0.0 or (self.common is not None and (influence is None or k == 0)):
+            return everybody
+        asked = torch.zeros_like(everybody)
+        for process, reach, base in zip(self.processes, self.experts[k].reaches, bases, strict=True):
+            if reach is None or (self.common is not None and reach.echo is None):
+                return everybody
+            largest = reach.largest_covariance(X, process.kernel, influence)
+            asked |= reach.covers(largest, base.var, self.row, len(self.experts), self.tolerance)
+        return asked
+
+    def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and covariance of f at the rows of X together: the variances are those of `moments`.
+
+        m_A is a weighted sum of the base and of the experts' answers. Its correlations, the answers taken as
+        independent, are those of the committee (J1).
+        """
+        aggregated = self.moments(X)[0]
+        base_mean, base_cov = self.processes[0].joint(X) if self.common is None else self.common.joint(X)
+        base = Moments(base_mean, base_cov.diagonal())
+        n = len(self.experts)
+        remaining = torch.full_like(base_mean, self.row.base_weight(n)) / base.var
+        cov = torch.zeros_like(base_cov)
+        for k, expert in enumerate(self.experts):
+            mean, own_cov = expert.joint(X)
+            own_var = torch.maximum(own_cov.diagonal(), SMALLEST_VARIANCE * base.var)
+            opinion = Opinion(k, EVERYWHERE, Moments(mean, own_var))
+            weight, var = expert_weight(self.row, base, opinion, n)
+            gain = aggregated.var * weight / var
+            cov += gain[:, None] * own_cov * gain
+            remaining -= weight / base.var
+        gain = aggregated.var * remaining
+        cov += gain[:, None] * base_cov * gain
+        scale = (aggregated.var / torch.maximum(cov.diagonal(), SMALLEST_VARIANCE * aggregated.var)).sqrt()
+        return aggregated.mean, scale[:, None] * cov * scale
+
+
+def _opinions(answers: Sequence[_Answer], function: int) -> Iterator[Opinion]:
+    for answer in answers:
+        if len(answer.index):
+            yield Opinion(answer.expert, answer.index, answer.moments[function])

@@ -1,0 +1,179 @@
+"""From a checked problem to a fitted committee: start, divide the rows, learn what is shared, infer."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from sparsegp import approximations
+from sparsegp.approximations import Approximation
+from sparsegp.committee import training
+from sparsegp.committee.aggregation import Aggregation
+from sparsegp.committee.division import divide
+from sparsegp.committee.experts import ExpertPlan, Process
+from sparsegp.committee.plans import Recipe, require_expert
+from sparsegp.committee.prediction import Committee
+from sparsegp.data import Block
+from sparsegp.estimators import families, noisy_experts
+from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
+from sparsegp.heteroscedastic.starting_values import NoiseStart, noise_start
+from sparsegp.kernels import Kernel
+from sparsegp.learning.hyperparameters import Hyperparameters, Limits
+from sparsegp.learning.recorder import LearningResult, StepCallback
+from sparsegp.partition import kernel_metric
+
+
+@dataclass(frozen=True)
+class ExpertKind:
+    """The row of the table that models f, and whether the noise is learned as a process of its own."""
+
+    row: Approximation
+    noisy: bool = False
+
+    @classmethod
+    def get(cls, name: Any, power: float) -> "ExpertKind":
+        noisy = isinstance(name, str) and name in noisy_experts.ROWS
+        row = approximations.get(noisy_experts.ROWS[name] if noisy else name, power)
+        require_expert(row)
+        return cls(row, noisy)
+
+
+@dataclass(frozen=True)
+class CommitteeProblem:
+    """A regression problem in the model's units, with every choice the user made."""
+
+    block: Block
+    labels: ArrayLike | None
+    kernel: Kernel
+    noise_var: float
+    noise_kernel: Kernel
+    kind: ExpertKind
+    aggregation: Aggregation
+    partition: str
+    n_experts: int
+    n_inducing: int
+    n_noise_inducing: int
+    inducing: str
+    optimizer: str | None
+    learn_inducing: bool
+    tolerance: float
+    n_jobs: int | None
+    rng: np.random.Generator
+    on_step: StepCallback
+
+
+@dataclass(frozen=True)
+class FittedCommittee:
+    """The committee, the hyper-parameters its experts share, and the record of how they came about."""
+
+    committee: Committee
+    hyper: Hyperparameters
+    log_evidence: float
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def fit(problem: CommitteeProblem) -> FittedCommittee:
+    block, limits = problem.block, families.limits_of(problem.block, problem.noise_var)
+    scouted = _scouted(problem)
+    kernel, noise_var = scouted.kernel, scouted.noise_var
+    metric = kernel_metric(kernel, block.X.shape[1])
+    communicates = problem.aggregation.communicates
+    shares = divide(
+        block.X * metric,
+        problem.n_experts,
+        problem.partition,
+        problem.rng,
+        communicates=communicates,
+        blocks=problem.labels,
+    )
+    setup = _with_learned_noise if problem.kind.noisy else _with_shared_noise
+    plans, hyper = setup(problem, shares, kernel, noise_var, limits, metric)
+    learning: list[LearningResult] = list(scouted.stages)
+    if problem.optimizer is not None and not scouted.stopped:
+        lesson = training.Lesson(
+            limits,
+            problem.optimizer,
+            problem.learn_inducing,
+            problem.rng,
+            problem.n_jobs,
+            on_step=problem.on_step,
+        )
+        plans, results = training.learn(plans, hyper, lesson)
+        learning += results
+    hyper.clear_gradient()
+    inference = training.infer(plans, hyper, communicates=communicates, n_jobs=problem.n_jobs)
+    committee = Committee(
+        problem.aggregation,
+        processes(hyper),
+        inference.experts,
+        inference.common,
+        problem.tolerance,
+        problem.n_jobs,
+    )
+    info = _report([len(share) for share in shares], inference.jitter, learning)
+    return FittedCommittee(committee, hyper, inference.log_evidence, info)
+
+
+def processes(hyper: Hyperparameters) -> tuple[Process, ...]:
+    """The prior of f, and of g where it is learned."""
+    f = Process(hyper.kernel)
+    if not isinstance(hyper, JointHyperparameters):
+        return (f,)
+    return f, Process(hyper.noise_kernel, float(hyper.noise_mean.detach()))
+
+
+def _scouted(problem: CommitteeProblem) -> families.Start:
+    """A start from a few neighbourhoods, in whose metric cells are compact; a single expert needs none."""
+    start = families.Start(problem.kernel, problem.noise_var)
+    if problem.optimizer is None or (problem.n_experts == 1 and not problem.kind.noisy):
+        return start
+    return families.scout(problem.block, start, problem.optimizer, problem.rng, problem.on_step)
+
+
+Setup = tuple[list[ExpertPlan], Hyperparameters]
+
+
+def _with_shared_noise(
+    problem: CommitteeProblem, shares: list[Tensor], kernel: Kernel, noise_var: float, limits: Limits, metric: Tensor
+) -> Setup:
+    block = problem.block
+    recipe = Recipe(problem.kind.row, problem.n_inducing, problem.inducing, kernel, metric, problem.rng)
+    learn_noise = block.noise_var is None
+    hyper = Hyperparameters(kernel, noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
+    return [recipe.plan(block.take(index)) for index in shares], hyper
+
+
+def _with_learned_noise(
+    problem: CommitteeProblem, shares: list[Tensor], kernel: Kernel, noise_var: float, limits: Limits, metric: Tensor
+) -> Setup:
+    block, rng = problem.block, problem.rng
+    start = NoiseStart(problem.noise_kernel, math.log(noise_var))
+    if problem.optimizer is not None:
+        start = noise_start(block, kernel, noise_var, problem.noise_kernel, limits, rng)
+    recipe = noisy_experts.NoisyRecipe(
+        problem.kind.row,
+        problem.n_inducing,
+        problem.n_noise_inducing,
+        problem.inducing,
+        kernel,
+        start.kernel,
+        limits.noise_var,
+        rng,
+    )
+    first = block.X[:1]
+    hyper = JointHyperparameters(kernel, first, start.kernel, first, start.mean, learn_inducing=False)
+    return [recipe.plan(block.take(index)) for index in shares], hyper
+
+
+def _report(sizes: list[int], jitter: float, learning: list[LearningResult]) -> dict[str, Any]:
+    return {
+        "n_experts": len(sizes),
+        "rows_per_expert": (min(sizes), int(np.median(sizes)), max(sizes)),
+        "jitter": jitter,
+        "learning_seconds": sum(stage.seconds for stage in learning),
+        "evaluations": sum(stage.evaluations for stage in learning),
+        "stages": learning,
+    }

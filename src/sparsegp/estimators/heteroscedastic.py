@@ -1,0 +1,286 @@
+"""HeteroscedasticGPRegressor: learned input-dependent noise for any row of the table."""
+
+import math
+import time
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from sparsegp import approximations, linalg
+from sparsegp.approximations import Approximation, Family
+from sparsegp.baselines.exact import require_dense_size
+from sparsegp.data import Block
+from sparsegp.errors import InputError
+from sparsegp.estimators import families, validation
+from sparsegp.estimators.blocking import drop_weightless, make_rows
+from sparsegp.estimators.frames import as_frame, split_target
+from sparsegp.estimators.mixture import MixturePredictions, NoiseMixture
+from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.progress import CallbackSupportMixin, StepListener, with_callbacks
+from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
+from sparsegp.heteroscedastic.fitting import fit as fit_noisy
+from sparsegp.heteroscedastic.learning import NoisyModel
+from sparsegp.kernels import Kernel, as_kernel
+from sparsegp.kernels import get as kernel_class
+from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
+
+SUSPICIOUS_NOISE = 1e-4
+
+
+class HeteroscedasticGPRegressor(CallbackSupportMixin, MixturePredictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Gaussian-process regression whose noise variance exp(g(x)) is learned as a second, sparse Gaussian process.
+
+    Parameters
+    ----------
+    kernel, approximation, power, n_inducing, inducing, n_blocks, normalize, random_state, verbose
+        As in SparseGPRegressor, for f. "vfe" is VSHGP of paper 001, "pic" keeps f local and the noise process global,
+        "exact" is VHGP with a sparse noise process. Not "sod" and "nystrom".
+    noise_kernel : kernel of g = log noise variance: a name, or a kernel in the units of X (g itself has no unit).
+    n_noise_inducing, noise_inducing : number of inducing inputs of g and how they are chosen.
+    noise_mean : starting value of the mean of g, log of squared units of y; the value itself if `optimizer=None`.
+    optimizer : "lbfgs" | None (hyper-parameters and inducing inputs stay as given).
+    learn_inducing : whether the inducing inputs of f and g are learned.
+    inference : "exact" (natural gradients, f eliminated), "lambda" (the paper's parameters, one a row; the same
+        optimum, slower) or "stochastic" (SVSHGP: mini-batches; "vfe" only).
+    batch_size, n_steps : of "stochastic".
+
+    Attributes
+    ----------
+    kernel_, inducing_, noise_kernel_, noise_inducing_, noise_mean_ : the fitted model in the user's units.
+    noise_var_ : mean noise variance over the training rows.
+    log_evidence_ : the bound at the fitted hyper-parameters, in the units it was computed in.
+    info_ : jitter, seconds, evaluations and stages of learning, number of blocks.
+    """
+
+    def __init__(
+        self,
+        kernel: Any = "se",
+        approximation: Any = "vfe",
+        power: float = 0.5,
+        n_inducing: int = 512,
+        inducing: Any = "kmeans",
+        n_blocks: int | None = None,
+        noise_kernel: Any = "se",
+        n_noise_inducing: int = 128,
+        noise_inducing: Any = "kmeans",
+        noise_mean: float | None = None,
+        optimizer: str | None = "lbfgs",
+        learn_inducing: bool = True,
+        inference: str = "exact",
+        batch_size: int = 1024,
+        n_steps: int = 2000,
+        normalize: bool = True,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.approximation = approximation
+        self.power = power
+        self.n_inducing = n_inducing
+        self.inducing = inducing
+        self.n_blocks = n_blocks
+        self.noise_kernel = noise_kernel
+        self.n_noise_inducing = n_noise_inducing
+        self.noise_inducing = noise_inducing
+        self.noise_mean = noise_mean
+        self.optimizer = optimizer
+        self.learn_inducing = learn_inducing
+        self.inference = inference
+        self.batch_size = batch_size
+        self.n_steps = n_steps
+        self.normalize = normalize
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @with_callbacks  # type: ignore[untyped-decorator]
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+    ) -> Self:
+        """Learn hyper-parameters and the posteriors of f and g. Arguments as in SparseGPRegressor.fit."""
+        started = time.perf_counter()
+        row = self._checked_parameters()
+        X, y = split_target(X, y, target)
+        X_array, y_array = self._checked_data(X, y)
+        weight = validation.row_vector(sample_weight, len(y_array), "sample_weight", allow_zero=True)
+        if weight is not None and not weight.any():
+            raise InputError("Every sample_weight is zero: there is nothing to learn from.")
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        units = Standardizer.from_data(X_array, y_array, weight) if self.normalize else None
+        self._standardizer = units or Standardizer.identity(X_array.shape[1])
+        block, labels = drop_weightless(self._make_block(X_array, y_array, weight), blocks)
+        listener = StepListener(self, self.verbose)
+        with linalg.flushed_denormals():
+            model, stages = self._fit_block(row, block, labels, rng, listener)
+        listener.close()
+        self.n_samples_seen_ = len(y_array)
+        self._store(model, block, {"stages": stages, "seconds": time.perf_counter() - started})
+        return self
+
+    def _fit_block(
+        self, row: Approximation, block: Block, labels: ArrayLike | None, rng: np.random.Generator, listener: Any
+    ) -> tuple[NoisyModel, list[Any]]:
+        start = families.Start(self._starting_kernel(block, rng), neighbour_noise_var(block.X, block.y, rng))
+        noise_kernel = self._starting_noise_kernel(block, rng)
+        if self.optimizer is not None:
+            start = self._surveyed(block, start, rng, listener)
+        n_blocks = self._n_blocks(row, len(block))
+        rows, self._blocking = make_rows(self._row, block, start.kernel, n_blocks, labels, rng)
+        is_exact = row.family is Family.EXACT
+        problem = NoisyProblem(
+            rows=rows,
+            row=self._row,
+            limits=families.limits_of(block, start.noise_var),
+            kernel=start.kernel,
+            noise_var=start.noise_var,
+            noise_kernel=noise_kernel,
+            noise_mean=None
+            if self.noise_mean is None
+            else self.noise_mean - 2.0 * math.log(self._standardizer.y_scale),
+            inducing=self._in_units(self.inducing),
+            noise_inducing=self._in_units(self.noise_inducing),
+            # one block is the exact GP whatever the inducing inputs are
+            n_inducing=1 if is_exact else self.n_inducing,
+            n_noise_inducing=self.n_noise_inducing,
+            learn=self.optimizer is not None,
+            learn_inducing=self.learn_inducing,
+            inference=self.inference,
+            batch_size=self.batch_size,
+            n_steps=self.n_steps,
+            rng=rng,
+            on_step=listener,
+        )
+        model, stages = fit_noisy(problem)
+        return model, [*start.stages, *stages]
+
+    def _surveyed(self, block: Block, start: families.Start, rng: np.random.Generator, listener: Any) -> families.Start:
+        """A homoscedastic start. One that calls everything signal would leave g at its floor, where it stays."""
+        if self._row.by_block:
+            found = families.scout(block, start, "lbfgs", rng, listener)
+            if found.stopped or found.noise_var > SUSPICIOUS_NOISE * (float(block.y.var(correction=0)) or 1.0):
+                return found
+        return families.survey(block, start, "lbfgs", rng, listener)
+
+    def _checked_parameters(self) -> Approximation:
+        validation.require_choice("inference", self.inference, INFERENCE)
+        validation.require_choice("optimizer", self.optimizer, ("lbfgs", None))
+        for name in ("n_inducing", "n_noise_inducing", "batch_size", "n_steps"):
+            validation.positive_count(name, getattr(self, name))
+        if self.n_blocks is not None:
+            validation.positive_count("n_blocks", self.n_blocks)
+        if self.noise_mean is not None and not math.isfinite(self.noise_mean):
+            raise InputError(f"noise_mean is the log of a noise variance: a finite number; got {self.noise_mean!r}.")
+        row = approximations.get(self.approximation, self.power)
+        if row.family not in (Family.INDUCING, Family.EXACT):
+            raise InputError(
+                f"approximation={row.name!r} has no bound to learn a noise process from. Use 'vfe', 'pic', 'fitc', "
+                "'exact', or sparsegp.baselines.EmpiricalHeteroscedasticRegressor for a subset of data."
+            )
+        if self.inference == "stochastic" and not (row.is_lower_bound and row.family is Family.INDUCING):
+            raise InputError(
+                f"inference='stochastic' is for approximation='vfe', whose bound is a sum over rows; got {row.name!r}."
+            )
+        self._row = approximations.get("pic") if row.family is Family.EXACT else row
+        return row
+
+    def _n_blocks(self, row: Approximation, n_rows: int) -> int:
+        if row.family is Family.EXACT:
+            require_dense_size(n_rows)
+            return 1
+        return self.n_blocks or max(1, round(n_rows / self.n_inducing))
+
+    def _checked_data(self, X: Any, y: Any) -> tuple[Array, Array]:
+        validation.require_finite_target(y)
+        X_array, y_array = validate_data(
+            self, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False
+        )
+        validation.require_finite(X_array, getattr(self, "feature_names_in_", None))
+        return X_array, np.asarray(y_array, dtype=np.float64)
+
+    def _tensor(self, X: Array) -> Tensor:
+        return self._standardizer.tensor(X, torch.float64, torch.device("cpu"))
+
+    def _make_block(self, X: Array, y: Array, weight: Array | None) -> Block:
+        targets = torch.from_numpy(self._standardizer.targets(y))
+        return Block(self._tensor(X), targets, None, None if weight is None else torch.from_numpy(weight))
+
+    def _in_units(self, inducing: Any) -> Any:
+        if isinstance(inducing, str):
+            return inducing
+        return self._standardizer.inputs(validation.inducing_array(inducing, self.n_features_in_))
+
+    def _starting_kernel(self, block: Block, rng: np.random.Generator) -> Kernel:
+        if isinstance(self.kernel, str):
+            variance = float(block.y.var(correction=0)) or 1.0
+            return kernel_class(self.kernel)(variance=variance, lengthscales=median_lengthscales(block.X, rng))
+        return self._standardizer.standardized_kernel(as_kernel(self.kernel)[0])
+
+    def _starting_noise_kernel(self, block: Block, rng: np.random.Generator) -> Kernel:
+        if isinstance(self.noise_kernel, str):
+            return kernel_class(self.noise_kernel)(variance=1.0, lengthscales=median_lengthscales(block.X, rng))
+        scale = torch.from_numpy(1.0 / self._standardizer.x_scale)
+        shift = -torch.from_numpy(self._standardizer.x_mean) * scale
+        return as_kernel(self.noise_kernel)[0].rescaled(shift, scale, 1.0)
+
+    def _store(self, model: NoisyModel, block: Block, info: dict[str, Any]) -> None:
+        units, g = self._standardizer, model.process
+        self._model = model
+        self.kernel_ = units.raw_kernel(model.state.prior.kernel)
+        self.inducing_ = units.raw_inputs(model.state.prior.inducing.numpy())
+        shift, scale = torch.from_numpy(units.x_mean), torch.from_numpy(units.x_scale)
+        self.noise_kernel_ = g.prior.kernel.rescaled(shift, scale, 1.0)
+        self.noise_inducing_ = units.raw_inputs(g.prior.inducing.numpy())
+        self.noise_mean_ = float(g.mean) + 2.0 * math.log(units.y_scale)
+        mean, var = g.predict(block.X)
+        self.noise_var_ = float(torch.exp(mean + 0.5 * var).mean()) * units.y_scale**2
+        self.log_evidence_ = model.bound
+        self.info_ = {
+            **info,
+            "jitter": model.jitter,
+            "inference_seconds": model.seconds,
+            "evaluations": sum(stage.evaluations for stage in info["stages"]) + model.ascent_evaluations,
+        }
+        if self._blocking is not None:
+            self.info_["n_blocks"] = self._blocking.partition.n_blocks
+
+    def _checked_new(self, X: Any, blocks: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
+        check_is_fitted(self)
+        X = validate_data(self, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
+        validation.require_finite(X, getattr(self, "feature_names_in_", None))
+        tensor = self._tensor(X)
+        if self._blocking is None:
+            if blocks is not None:
+                raise InputError(
+                    f"blocks= is for approximations with blocks (pitc, pic, block-pep); this is {self._row.name!r}."
+                )
+            return tensor, None
+        return tensor, self._blocking.labels(tensor, blocks) if self._row.is_local else None
+
+    def _mixture(self, X: Any, blocks: ArrayLike | None) -> NoiseMixture:
+        inputs, labels = self._checked_new(X, blocks)
+        f_mean, f_var = self._model.posterior.marginals(inputs, labels)
+        g_mean, g_var = self._model.process.predict(inputs)
+        units = self._standardizer
+        return NoiseMixture(
+            f_mean.numpy() * units.y_scale + units.y_mean,
+            f_var.numpy() * units.y_scale**2,
+            g_mean.numpy() + 2.0 * math.log(units.y_scale),
+            g_var.numpy(),
+        )
+
+    def _latent_joint(self, X: Any, blocks: ArrayLike | None) -> tuple[Array, Array]:
+        mean, cov = self._model.posterior.joint(*self._checked_new(X, blocks))
+        units = self._standardizer
+        return mean.numpy() * units.y_scale + units.y_mean, cov.numpy() * units.y_scale**2

@@ -1,0 +1,286 @@
+"""partial_fit, forget and merge: a fitted model that takes rows in and gives them back, at fixed hyper-parameters."""
+
+import warnings
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from sparsegp.approximations import Approximation, Family
+from sparsegp.data import Block
+from sparsegp.engines import revision
+from sparsegp.engines.innovations import Innovations
+from sparsegp.errors import FingerprintError, InputError
+from sparsegp.estimators import local_rows, validation
+from sparsegp.estimators.blocking import Blocking, drop_weightless
+from sparsegp.estimators.families import Fitted
+from sparsegp.estimators.frames import split_target
+from sparsegp.estimators.kept_rows import KeptRows
+from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.stream_state import Streamed
+
+
+class StreamingMixin:
+    """Exact recursive updates of an estimator that has been fitted, or starts with its first batch."""
+
+    window: int | None
+    half_life: float | None
+    normalize: bool
+    info_: dict[str, Any]
+    n_samples_seen_: int
+    noise_var_: float
+    _fitted: Fitted | Streamed
+    _fit_rows: KeptRows | None
+    _n_fit_rows: int
+    _known_noise: bool
+    _blocking: Blocking | None
+    _standardizer: Standardizer
+    _row: Approximation
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None, **given: Any) -> Self:
+        """Learn hyper-parameters and compute the posterior."""
+
+    @abstractmethod
+    def _checked_parameters(self) -> Approximation:
+        """The row of the table, after checking every parameter of the estimator."""
+
+    @abstractmethod
+    def _is_plain(self, X: Any) -> bool:
+        """Whether X is an array that needs no checks by scikit-learn."""
+
+    @abstractmethod
+    def _make_block(self, X: Array, y: Array, noise: Array | None, weight: Array | None) -> Block:
+        """Rows in the units of the model."""
+
+    @property
+    def log_evidence_(self) -> float:
+        """Log evidence or bound of the rows the model holds."""
+        return self._fitted.log_evidence
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        noise_var: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+    ) -> Self:
+        """Add rows, exactly: the model is then that of one fit of all rows with the same hyper-parameters.
+
+        The first call on a fresh estimator is an ordinary `fit` of its rows: it fixes the standardisation, and with an
+        optimizer also hyper-parameters and inducing inputs. Later calls change none of these. For "pitc" and
+        "block-pep" the rows of a call are one new block, or one for each label in `blocks`; for "pic" rows join the
+        block they belong to. A batch without rows changes nothing; one with an error leaves the model as it was.
+        """
+        given = {"noise_var": noise_var, "sample_weight": sample_weight}
+        if "_fitted" not in vars(self):
+            return self._fit_first(X, y, given, blocks, target)
+        streamed, window = self._streamed(), self.window
+        X_array, y_array = self._checked_batch(X, y, target)
+        if len(y_array) == 0:
+            return self
+        block, labels = self._batch(X_array, y_array, given, blocks)
+        if len(block) == 0:
+            return self
+        streamed, blocking, numbers = self._placed(streamed, block, labels)
+        if self.half_life is not None:
+            factor = 0.5 ** (len(block) / self.half_life)
+            streamed = replace(streamed, state=revision.decay(streamed.state, factor))
+        streamed = streamed.with_rows(block, numbers)
+        self._commit(streamed if window is None else streamed.within(window), blocking, numbers, len(y_array))
+        self._warn_when_far()
+        return self
+
+    def forget(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        noise_var: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+    ) -> Self:
+        """Remove rows that were added before, exactly, given as they were then.
+
+        For "pitc" and "block-pep" whole blocks are forgotten: the rows of one call are one block unless `blocks` says
+        otherwise. Rows that cannot have been added are refused and the model stays as it was.
+        """
+        check_is_fitted(self)
+        streamed = self._streamed()
+        if self.window is not None or self.half_life is not None:
+            raise InputError(
+                "A model with a window or a half_life forgets by itself: how much a row still counts is known to it "
+                "alone. Use forget() with window=None and half_life=None."
+            )
+        X_array, y_array = self._checked_batch(X, y, target)
+        if len(y_array) == 0:
+            return self
+        given = {"noise_var": noise_var, "sample_weight": sample_weight}
+        block, labels = self._batch(X_array, y_array, given, blocks)
+        numbers = self._numbers(block, labels)
+        self._commit(streamed.without(block, numbers), self._blocking, numbers, -len(y_array))
+        return self
+
+    def merge(self, other: Any) -> Self:
+        """Take in the rows of another model: exactly the model of both, if none of its rows is in this one.
+
+        Both must have the same approximation, inducing inputs, hyper-parameters and standardisation.
+        """
+        check_is_fitted(self)
+        if not isinstance(other, StreamingMixin):
+            raise InputError(f"merge takes another fitted SparseGPRegressor; got {type(other).__name__}.")
+        check_is_fitted(other)
+        mine, theirs = self._streamed(), other._streamed()
+        if self.window is not None or other.window is not None:
+            raise InputError("Models with a window cannot be merged: which of the rows are the last is not known.")
+        self._require_same_units(other)
+        every_block = torch.arange(0 if mine.kept is None else mine.kept.n_blocks)
+        self._commit(mine.merged(theirs), self._blocking, every_block, other.n_samples_seen_)
+        return self
+
+    def _fit_first(self, X: Any, y: Any, given: dict[str, Any], blocks: ArrayLike | None, target: str | None) -> Self:
+        row = self._checked_parameters()
+        _require_statistics(row)
+        if row.by_block and not row.is_local and blocks is None:
+            blocks = np.zeros(len(split_target(X, y, target)[1]), dtype=np.int64)
+        return self.fit(X, y, **given, blocks=blocks, target=target)
+
+    def _check_stream_parameters(self, row: Approximation) -> None:
+        if self.window is not None:
+            validation.positive_count("window", self.window)
+        if self.half_life is not None:
+            validation.positive_number("half_life", self.half_life)
+        if self.window is not None and self.half_life is not None:
+            raise InputError("Give window or half_life, not both: each says how rows lose their influence.")
+        if self.half_life is not None and row.is_local:
+            raise InputError(
+                f"half_life is not for approximation={row.name!r}, which predicts from rows themselves: use window=."
+            )
+
+    def _begin_stream(self, row: Approximation, block: Block, labels: ArrayLike | None) -> None:
+        """After a fit: keep the rows that updates will need."""
+        self._known_noise, self._n_fit_rows, self._fit_rows = block.noise_var is not None, len(block), None
+        self.info_["innovations"] = Innovations().summary()
+        if row.family is Family.INDUCING and (row.is_local or self.window is not None):
+            numbers = None if self._blocking is None else self._blocking.labels(block.X, labels)
+            n_blocks = 0 if self._blocking is None else self._blocking.partition.n_blocks
+            self._fit_rows = KeptRows.of_fit(row, block, numbers, n_blocks, self.window)
+
+    def _streamed(self) -> Streamed:
+        """The state to update, made from the fit at the first update."""
+        _require_statistics(self._row)
+        if isinstance(self._fitted, Streamed):
+            streamed = self._fitted
+        else:
+            streamed = Streamed.start(self._fitted, self._fit_rows, self.window, self._n_fit_rows)
+        if self.window is not None and streamed.kept is None:
+            raise InputError("window was set after fit, which did not keep its rows: set it first and fit again.")
+        return streamed
+
+    def _commit(self, streamed: Streamed, blocking: Blocking | None, changed: Tensor | None, n_new: int) -> None:
+        if self._row.is_local and blocking is not None and streamed.kept is not None and changed is not None:
+            blocking = local_rows.with_moved_means(blocking, streamed.kept, changed)
+        self._fitted, self._blocking, self._fit_rows = streamed, blocking, None
+        self.noise_var_ = streamed.noise_var * self._standardizer.y_scale**2
+        self.n_samples_seen_ = streamed.n_rows if self.window is not None else self.n_samples_seen_ + n_new
+        self.info_ = {**self.info_, "innovations": streamed.innovations.summary()}
+
+    def _checked_batch(self, X: Any, y: Any, target: str | None) -> tuple[Array, Array]:
+        plain = target is None and self._is_plain(X) and type(y) is np.ndarray
+        if not (plain and y.dtype == np.float64 and y.shape == X.shape[:1]):
+            X, y = split_target(X, y, target)
+            validation.require_finite_target(y)
+            X, y = validate_data(
+                self, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False, reset=False,
+                ensure_min_samples=0,
+            )  # fmt: skip
+        validation.require_finite(X, getattr(self, "feature_names_in_", None))
+        validation.require_finite_target(y)
+        return X, np.asarray(y, dtype=np.float64)
+
+    def _batch(
+        self, X: Array, y: Array, given: dict[str, Any], blocks: ArrayLike | None
+    ) -> tuple[Block, ArrayLike | None]:
+        weight = validation.row_vector(given["sample_weight"], len(y), "sample_weight", allow_zero=True)
+        noise = validation.row_vector(given["noise_var"], len(y), "noise_var", allow_zero=False)
+        if (noise is not None) != self._known_noise:
+            was = "was given the noise variance of each row" if self._known_noise else "learned one noise variance"
+            raise InputError(
+                f"The first fit {was}, so noise_var= must {'' if self._known_noise else 'not '}be given here."
+            )
+        if blocks is not None and not self._row.by_block:
+            raise InputError(
+                f"blocks= is for approximations with blocks (pitc, pic, block-pep); this is {self._row.name!r}."
+            )
+        if blocks is not None:
+            _require_labels(blocks, len(y))
+        return drop_weightless(self._make_block(X, y, noise, weight), blocks)
+
+    def _placed(
+        self, streamed: Streamed, block: Block, labels: ArrayLike | None
+    ) -> tuple[Streamed, Blocking | None, Tensor | None]:
+        """The block number of each row; for local models with labels of the user, unknown ones are new blocks."""
+        if not self._row.is_local or self._blocking is None or streamed.kept is None:
+            return streamed, self._blocking, self._numbers(block, labels)
+        blocking, kept = local_rows.with_new_labels(self._blocking, streamed.kept, block, labels)
+        numbers = blocking.labels(block.X, labels)
+        if bool((numbers < 0).any()):
+            raise InputError(
+                "blocks has labels that are no blocks of this model. Its blocks were found from the rows: leave "
+                f"blocks= out, or use the numbers 0 to {blocking.partition.n_blocks - 1}."
+            )
+        return replace(streamed, kept=kept), blocking, numbers
+
+    def _numbers(self, block: Block, labels: ArrayLike | None) -> Tensor | None:
+        if self._row.is_local and self._blocking is not None:
+            return self._blocking.labels(block.X, labels)
+        return None if labels is None else torch.from_numpy(np.asarray(labels).astype(np.int64))
+
+    def _require_same_units(self, other: "StreamingMixin") -> None:
+        mine, theirs = vars(self._standardizer), vars(other._standardizer)
+        same = all(np.array_equal(mine[name], theirs[name]) for name in mine)
+        if same and self._blocking is not None and other._blocking is not None and self._row.is_local:
+            same = local_rows.same_blocks(self._blocking, other._blocking)
+        if not same:
+            raise FingerprintError(
+                "Models can only be merged when they see rows in the same units (and pic in the same blocks); these "
+                "were standardised with different data. Use normalize=False with the same kernel, noise_var, inducing "
+                "and optimizer=None in both."
+            )
+
+    def _warn_when_far(self) -> None:
+        streamed = self._streamed()
+        if not self.normalize or streamed.level.reported or not streamed.level.is_far:
+            return
+        self._fitted = replace(streamed, level=replace(streamed.level, reported=True))
+        warnings.warn(
+            f"Recent rows have left the data of the first fit far behind: {streamed.level.description}. "
+            "Standardisation, inducing inputs and hyper-parameters stay those of that fit; fit again on recent rows.",
+            stacklevel=3,
+        )
+
+
+def _require_labels(blocks: ArrayLike, n_rows: int) -> None:
+    given = np.asarray(blocks)
+    if given.shape != (n_rows,) or not np.issubdtype(given.dtype, np.integer):
+        raise InputError(
+            f"blocks must have one integer label for each of the {n_rows} rows; got {given.dtype} {given.shape}."
+        )
+
+
+def _require_statistics(row: Approximation) -> None:
+    if row.family is not Family.INDUCING:
+        raise InputError(
+            f"approximation={row.name!r} cannot be updated: it has no additive statistics. Use 'vfe', 'fitc' or "
+            "another approximation with inducing inputs, or fit again on all rows."
+        )

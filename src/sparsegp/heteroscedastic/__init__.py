@@ -1,0 +1,1 @@
+"""Learned input-dependent noise for any row of the table (paper 001)."""

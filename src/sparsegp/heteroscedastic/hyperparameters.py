@@ -1,0 +1,89 @@
+"""All that a heteroscedastic model learns, as one vector: the parameters of f and those of the noise process g."""
+
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sparsegp.kernels import Kernel
+from sparsegp.learning.hyperparameters import Hyperparameters, Limits
+
+# A prior of g wider than this puts most of E exp(g) into values that no row has shown: g running away.
+LARGEST_NOISE_KERNEL_VARIANCE = 9.0
+
+
+class JointHyperparameters(Hyperparameters):
+    """Kernel and inducing inputs of f, and kernel, inducing inputs and mean of g = log noise variance.
+
+    `log_lambda`, one entry a row, is there only in the parameterisation of the paper (001 eq. 11).
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        inducing: Tensor,
+        noise_kernel: Kernel,
+        noise_inducing: Tensor,
+        noise_mean: float,
+        *,
+        learn_inducing: bool = True,
+        log_lambda: Tensor | None = None,
+    ) -> None:
+        super().__init__(kernel, 1.0, inducing, learn_noise=False, learn_inducing=learn_inducing)
+        self.noise_kernel = copy.deepcopy(noise_kernel)
+        self.noise_inducing = nn.Parameter(
+            noise_inducing.detach().clone().to(torch.float64), requires_grad=learn_inducing
+        )
+        self.noise_mean = nn.Parameter(torch.tensor(noise_mean, dtype=torch.float64))
+        self.log_lambda = None if log_lambda is None else nn.Parameter(log_lambda.detach().clone())
+
+    @contextmanager
+    def inducing_held(self) -> Iterator[None]:
+        """Within, the inducing inputs of f and of g are fixed."""
+        learned = self.noise_inducing.requires_grad
+        self.noise_inducing.requires_grad_(False)
+        try:
+            with super().inducing_held():
+                yield
+        finally:
+            self.noise_inducing.requires_grad_(learned)
+
+    @contextmanager
+    def only_lambda(self) -> Iterator[None]:
+        """Within, everything but `log_lambda` is fixed: the first stage of the paper."""
+        others = [p for name, p in self._learned() if name != "log_lambda"]
+        for parameter in others:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in others:
+                parameter.requires_grad_(True)
+
+    def shared_mask(self) -> NDArray[np.bool_]:
+        """Which entries of the vector experts can share: kernels and noise mean, not inducing inputs or lambda."""
+        own = ("inducing", "noise_inducing", "log_lambda")
+        parts = [np.full(p.numel(), name not in own) for name, p in self._learned()]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=bool)
+
+    def bounds(self, limits: Limits) -> list[tuple[float | None, float | None]]:
+        """As for f; the mean of g stays between noise floor and ceiling, its inducing inputs in the box of the data."""
+        box = super().bounds(limits)
+        start = 0
+        for name, p in self._learned():
+            if name == "noise_mean":
+                box[start] = (math.log(limits.noise_var[0]), math.log(limits.noise_var[1]))
+            elif name == "noise_inducing":
+                lower = torch.minimum(limits.lower, p.detach().amin(0)).tolist()
+                upper = torch.maximum(limits.upper, p.detach().amax(0)).tolist()
+                box[start : start + p.numel()] = list(zip(lower, upper, strict=True)) * p.shape[0]
+            elif name.startswith("noise_kernel.") and name.endswith("log_variance"):
+                highest = max(math.log(LARGEST_NOISE_KERNEL_VARIANCE), float(p.detach()))
+                box[start] = (box[start][0], highest)
+            start += p.numel()
+        return box

@@ -1,0 +1,116 @@
+"""Learning a heteroscedastic model by stages: small subsets first, all rows last; then q(g_u) on all rows."""
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from sparsegp.approximations import Approximation
+from sparsegp.data import Rows
+from sparsegp.engines import batch
+from sparsegp.heteroscedastic.bound import Ascent
+from sparsegp.heteroscedastic.coupling import row_weights
+from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
+from sparsegp.heteroscedastic.noise_process import NoiseProcess
+from sparsegp.heteroscedastic.objective import LambdaBound, ProfiledBound
+from sparsegp.learning import lbfgs
+from sparsegp.learning.hyperparameters import Limits
+from sparsegp.learning.progressive import BLOCKS, POINTS, Schedule, nested_subsets
+from sparsegp.learning.recorder import LearningResult, StepCallback
+from sparsegp.posterior import InducingPosterior, LatentPosterior
+
+# An evaluation of the profiled bound costs as much as several of the homoscedastic one.
+POINT_STAGES = replace(POINTS, first_rows=4096, first_iterations=60, last_row_visits=1e6, tolerance=1e-5)
+BLOCK_STAGES = replace(BLOCKS, first_iterations=30, most_rows=20_000, last_row_visits=5e4)
+FINAL_TOLERANCE = 1e-8
+LAMBDA_ITERATIONS, ALL_ITERATIONS = 30, 70
+
+
+@dataclass(frozen=True)
+class NoisyModel:
+    """Posterior of f and noise process g, their bound and the record of how they came about."""
+
+    posterior: LatentPosterior
+    process: NoiseProcess
+    bound: float
+    state: batch.BatchState
+    jitter: float
+    ascent_evaluations: int
+    seconds: float
+
+
+def learn(
+    rows: Rows,
+    row: Approximation,
+    hyper: JointHyperparameters,
+    limits: Limits,
+    *,
+    rng: np.random.Generator,
+    schedule: Schedule | None = None,
+    on_step: StepCallback | None = None,
+) -> tuple[list[LearningResult], InducingPosterior | None]:
+    """Climb the profiled bound in place, by stages; one result a stage, and q(g_u) of the last one."""
+    schedule = schedule or (BLOCK_STAGES if row.by_block else POINT_STAGES)
+    subsets = list(nested_subsets(rows, row, schedule, rng))
+    plan = [(subset, schedule.iterations(k, len(subsets), len(rows))) for k, subset in enumerate(subsets)]
+    warm_up = [(subsets[0], schedule.warm_up_iterations)] if schedule.warm_up_iterations else []
+    results: list[LearningResult] = []
+    q: InducingPosterior | None = None
+    for step, (subset, iterations) in enumerate(warm_up + plan):
+        held = step < len(warm_up) or (row.by_block and len(subset) < len(rows))
+        objective = ProfiledBound(subset, row, limits.noise_var, q=q)
+        with hyper.inducing_held() if held else nullcontext():
+            result = lbfgs.maximize(
+                objective, hyper, limits, max_iterations=iterations, tolerance=schedule.tolerance, on_step=on_step
+            )
+        q = objective.q
+        results.append(result)
+        if result.stopped:
+            break
+    return results, q
+
+
+def learn_lambda(
+    rows: Rows,
+    row: Approximation,
+    hyper: JointHyperparameters,
+    limits: Limits,
+    *,
+    on_step: StepCallback | None = None,
+    iterations: tuple[int, int] = (LAMBDA_ITERATIONS, ALL_ITERATIONS),
+) -> list[LearningResult]:
+    """The two stages of the paper (001 sec. V): Lambda alone, then Lambda and all hyper-parameters together."""
+    objective = LambdaBound(rows, row, limits.noise_var)
+    with hyper.only_lambda():
+        first = lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[0], on_step=on_step)
+    if first.stopped:
+        return [first]
+    return [first, lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[1], on_step=on_step)]
+
+
+def starting_lambda(rows: Rows) -> torch.Tensor:
+    """log Lambda = log weight/2: q(g_u) starts with the mean of the prior."""
+    return (0.5 * row_weights(rows.all)).log()
+
+
+def infer_lambda(rows: Rows, row: Approximation, hyper: JointHyperparameters, limits: Limits) -> NoisyModel:
+    """As `infer`, from the q(g_u) of the learned Lambda."""
+    start = LambdaBound(rows, row, limits.noise_var).state(hyper)
+    return infer(rows, row, hyper, limits, start.process.q)
+
+
+def infer(
+    rows: Rows, row: Approximation, hyper: JointHyperparameters, limits: Limits, q: InducingPosterior | None
+) -> NoisyModel:
+    """q(g_u) on all rows by natural ascent from a given one (None: its prior), then f with the noise it gives."""
+    started = time.perf_counter()
+    return _model(ProfiledBound(rows, row, limits.noise_var, FINAL_TOLERANCE, q=q).ascend(hyper), started)
+
+
+def _model(ascent: Ascent, started: float) -> NoisyModel:
+    state, posterior, _ = batch.infer(ascent.state.f_prior, ascent.state.rows)
+    jitter = max(ascent.state.f_prior.Luu.jitter, ascent.state.process.prior.Luu.jitter)
+    seconds = time.perf_counter() - started
+    return NoisyModel(posterior, ascent.state.process, ascent.state.value, state, jitter, ascent.evaluations, seconds)

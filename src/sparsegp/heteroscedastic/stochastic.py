@@ -1,0 +1,172 @@
+"""SVSHGP: the factorised bound on mini-batches (001 eq. 18; math: section 5.4).
+
+    F = sum_i { log N(y_i; mu_f, R_i) - v_g/4 - v_f/(2 R_i) } - KL(q(f_m)) - KL(q(g_u))
+
+Natural steps on q(f_m) and q(g_u), then one Adam step on everything else with both q held in whitened coordinates,
+where neither KL depends on it.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsegp import linalg
+from sparsegp.approximations import Approximation
+from sparsegp.data import Block, Rows
+from sparsegp.heteroscedastic.coupling import row_weights
+from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
+from sparsegp.heteroscedastic.noise_process import NoiseProcess, natural_step
+from sparsegp.kernels import Kernel
+from sparsegp.learning.hyperparameters import Limits
+from sparsegp.learning.recorder import LearningResult, LearningStep, StepCallback
+from sparsegp.posterior import InducingPosterior
+from sparsegp.prior import SparsePrior
+
+FIRST_STEP, LAST_STEP, RAMP = 1e-4, 0.1, 5
+ADAM_RATE = 0.01
+AVERAGED = 0.05
+
+
+def step_size(t: int) -> float:
+    """From 1e-4 log-linearly to 0.1 over the first five iterations, then constant (001 sec. V-B)."""
+    share = min(1.0, t / (RAMP - 1))
+    return math.exp((1.0 - share) * math.log(FIRST_STEP) + share * math.log(LAST_STEP))
+
+
+@dataclass(frozen=True)
+class Factorised:
+    """q(f_m) and q(g_u) with the priors they are whitened by; one state of the stochastic iteration."""
+
+    prior: SparsePrior
+    q: InducingPosterior
+    process: NoiseProcess
+
+    def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f at the rows: W m, d + |P^-1/2 w|^2."""
+        with torch.no_grad():
+            W = self.prior.features(X)
+            spread = linalg.whiten_rows(W, self.q.LB.factor)
+            return W @ self.q.mean, self.prior.residual_diag(X, W) + linalg.row_squares(spread)
+
+    def value(self, block: Block, scale: float = 1.0) -> float:
+        """F, with the sum over the rows of the block scaled by (rows of all data)/(rows of the block)."""
+        mean, var = self.moments(block.X)
+        noise = self.process.moments(block.X)
+        terms = _row_terms(block.y, mean, var, noise.R.log(), noise.var)
+        divergence = self.process.kl() + replace(self.process, q=self.q).kl()
+        return scale * float(row_weights(block) @ terms) - divergence
+
+    def stepped_f(self, block: Block, scale: float, step: float) -> "Factorised":
+        """A natural step on q(f_m) towards I + scale W^T R^-1 W and scale W^T R^-1 y."""
+        with torch.no_grad():
+            W = self.prior.features(block.X)
+            A = W * (scale * row_weights(block) / self.process.moments(block.X).R)[:, None]
+            precision = A.mT @ W
+            precision.diagonal().add_(1.0)
+            return replace(self, q=natural_step(self.q, (precision, A.mT @ block.y), step))
+
+    def stepped_g(self, block: Block, scale: float, step: float) -> "Factorised":
+        """A natural step on q(g_u) with lambda_i = ((y_i - mu_f)^2 + v_f)/(2 R_i)."""
+        mean, var = self.moments(block.X)
+        noise, half = self.process.moments(block.X), 0.5 * row_weights(block)
+        lam = (half * ((block.y - mean).square() + var) / noise.R).where(noise.inside, half)
+        target = self.process.natural_target(block.X, lam - half, lam, scale)
+        return replace(self, process=self.process.with_q(natural_step(self.process.q, target, step)))
+
+
+def _row_terms(y: Tensor, f_mean: Tensor, f_var: Tensor, log_R: Tensor, g_var: Tensor) -> Tensor:
+    """log N(y; mu_f, R) - v_g/4 - v_f/(2 R) of each row."""
+    square = ((y - f_mean).square() + f_var) * torch.exp(-log_R)
+    return -0.5 * (math.log(2.0 * math.pi) + log_R + square) - 0.25 * g_var
+
+
+def _moments_with_graph(
+    kernel: Kernel, inducing: Tensor, q: InducingPosterior, X: Tensor, jitter: float
+) -> tuple[Tensor, Tensor]:
+    Kuu = linalg.add_jitter(kernel(inducing), jitter)
+    L = linalg.cholesky(Kuu, name="covariance of the inducing inputs").factor
+    W = linalg.whiten_rows(kernel(X, inducing), L)
+    d = (kernel.diagonal(X) - W.square().sum(1)).clamp_min(0.0)
+    return W @ q.mean, d + linalg.whiten_rows(W, q.LB.factor).square().sum(1)
+
+
+def expected_log_likelihood(hyper: JointHyperparameters, state: Factorised, block: Block, scale: float) -> Tensor:
+    """The part of F that depends on the hyper-parameters when both q are held in whitened coordinates."""
+    f_mean, f_var = _moments_with_graph(hyper.kernel, hyper.inducing, state.q, block.X, state.prior.Luu.jitter)
+    g_jitter = state.process.prior.Luu.jitter
+    g_mean, g_var = _moments_with_graph(hyper.noise_kernel, hyper.noise_inducing, state.process.q, block.X, g_jitter)
+    lowest, highest = (math.log(limit) for limit in state.process.limits)
+    log_R = (hyper.noise_mean + g_mean - 0.5 * g_var).clamp(lowest, highest)
+    return scale * row_weights(block) @ _row_terms(block.y, f_mean, f_var, log_R, g_var)
+
+
+def initial(hyper: JointHyperparameters, row: Approximation, limits: Limits) -> Factorised:
+    """Both q at their priors."""
+    prior = SparsePrior.build(hyper.kernel, hyper.inducing, 1.0, row)
+    process = NoiseProcess.at_prior(hyper.noise_kernel, hyper.noise_inducing, hyper.noise_mean, limits.noise_var)
+    eye = torch.eye(prior.n_inducing, dtype=torch.float64)
+    q = InducingPosterior(torch.zeros(prior.n_inducing, dtype=torch.float64), linalg.Cholesky(eye, 0.0))
+    return Factorised(prior, q, process)
+
+
+def _rebuilt(state: Factorised, hyper: JointHyperparameters, row: Approximation, limits: Limits) -> Factorised:
+    """The same whitened q at new hyper-parameters."""
+    fresh = initial(hyper, row, limits)
+    return Factorised(fresh.prior, state.q, fresh.process.with_q(state.process.q))
+
+
+def learn(
+    rows: Rows,
+    row: Approximation,
+    hyper: JointHyperparameters,
+    limits: Limits,
+    *,
+    batch_size: int,
+    n_steps: int,
+    rng: np.random.Generator,
+    on_step: StepCallback | None = None,
+) -> tuple[InducingPosterior, LearningResult]:
+    """Run the stochastic iteration; hyper-parameters are learned in place, q(g_u) is returned."""
+    started = time.perf_counter()
+    state, smoothed, stopped, t = initial(hyper, row, limits), math.nan, False, 0
+    learned = [p for p in hyper.parameters() if p.requires_grad]
+    adam = torch.optim.Adam(learned, lr=ADAM_RATE, maximize=True) if learned else None
+    box = _box(hyper, limits)
+    for t, index in enumerate(_batches(len(rows), min(batch_size, len(rows)), n_steps, rng), start=1):
+        block = rows.all.take(index)
+        scale = len(rows) / len(block)
+        state = state.stepped_f(block, scale, step_size(t - 1)).stepped_g(block, scale, step_size(t - 1))
+        value = state.value(block, scale)
+        smoothed = value if math.isnan(smoothed) else (1.0 - AVERAGED) * smoothed + AVERAGED * value
+        if adam is not None:
+            adam.zero_grad()
+            expected_log_likelihood(hyper, state, block, scale).backward()
+            adam.step()
+            hyper.load_vector(np.clip(hyper.vector(), *box))
+            state = _rebuilt(state, hyper, row, limits)
+        if on_step is not None and on_step(LearningStep(smoothed, len(rows), t, time.perf_counter() - started)):
+            stopped = True
+            break
+    seconds = time.perf_counter() - started
+    reason = "stopped by the caller" if stopped else "iteration limit"
+    return state.process.q, LearningResult(smoothed, len(rows), t, t, seconds, reason, stopped)
+
+
+def _box(hyper: JointHyperparameters, limits: Limits) -> tuple[np.ndarray, np.ndarray]:
+    box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
+    return np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
+
+
+def _batches(n_rows: int, size: int, n_steps: int, rng: np.random.Generator) -> Iterator[Tensor]:
+    """Mini-batches of one size from reshuffled epochs."""
+    order, start = rng.permutation(n_rows), 0
+    for _ in range(n_steps):
+        if start + size > n_rows:
+            order, start = rng.permutation(n_rows), 0
+        yield torch.from_numpy(order[start : start + size])
+        start += size
