@@ -27,7 +27,8 @@ from sparsegp.approximations import Approximation, Component, Family, Residual, 
 from sparsegp.baselines.exact import ExactPosterior
 from sparsegp.effective_prior import effective_prior
 from sparsegp.errors import InputError
-from sparsegp.posterior import InducingPosterior
+from sparsegp.posterior import InducingPosterior, SparsePosterior
+from sparsegp.statistics import BlockStatistics
 from sparsegp.testing import oracle
 from sparsegp.testing.approximation_checks import check_approximation
 
@@ -100,6 +101,16 @@ def test_chunks_and_the_order_of_rows_do_not_matter(name: str, monkeypatch: pyte
     order = torch.randperm(len(problem.y), generator=torch.Generator().manual_seed(3))
     shuffled = replace(problem, X=problem.X[order], y=problem.y[order], labels=problem.labels[order])
     agree(shuffled.results(name), expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["sor", "vfe", "fitc", "fic"])
+def test_few_rows_of_a_transient_posterior_are_predicted_as_by_the_root(name: str, monkeypatch) -> None:
+    problem = random_problem(63)
+    prior = problem.prior(get_row(name))
+    q = InducingPosterior.from_statistics(BlockStatistics.from_blocks(prior, problem.rows.chunks()))
+    expected = SparsePosterior(prior, q).marginals(problem.X_test)
+    monkeypatch.setattr("sparsegp.posterior.ROOT_PAYS", 0)
+    agree(SparsePosterior(prior, q, transient=True).marginals(problem.X_test), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("spread", [0.05, 4.0])

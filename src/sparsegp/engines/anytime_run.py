@@ -183,4 +183,4 @@ class _Publisher:
 def _refreshed(posterior: SparsePosterior | LocalPosterior, q: InducingPosterior) -> SparsePosterior | LocalPosterior:
     if isinstance(posterior, LocalPosterior):
         return posterior.with_posterior(q)
-    return SparsePosterior(posterior.prior, q)
+    return SparsePosterior(posterior.prior, q, transient=True)

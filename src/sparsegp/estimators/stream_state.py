@@ -16,8 +16,8 @@ from sparsegp.estimators.families import Fitted
 from sparsegp.estimators.kept_rows import KeptRows
 from sparsegp.estimators.recent_level import RecentLevel
 from sparsegp.kernels import Kernel
-from sparsegp.local_posterior import make_posterior
-from sparsegp.posterior import LatentPosterior
+from sparsegp.local_posterior import LocalPosterior
+from sparsegp.posterior import LatentPosterior, SparsePosterior
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class Streamed:
 
     @cached_property
     def posterior(self) -> LatentPosterior:
-        return make_posterior(self.state.prior, self.state.q, self.kept or KeptRows(()))
+        if self.state.prior.row.is_local:
+            return LocalPosterior(self.state.prior, self.state.q, self.kept or KeptRows(()))
+        return SparsePosterior(self.state.prior, self.state.q, transient=True)
 
     @property
     def log_evidence(self) -> float:

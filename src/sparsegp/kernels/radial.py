@@ -59,6 +59,7 @@ class Columns:
     scales: Tensor
     right: Tensor
     log_variance: Tensor
+    negligible: float
 
     @classmethod
     def build(
@@ -74,13 +75,15 @@ class Columns:
             scales = lengthscales if profile is None else lengthscales / profile.steepness**0.5
             center = Z.mean(0)
             right = _right_factor(Z, center, scales, -0.5 if profile is None else 1.0)
-            return cls(profile, dims, center, scales, right, log_variance.detach())
+            if profile is None:
+                right[:, -1] += log_variance
+            return cls(profile, dims, center, scales, right, log_variance.detach(), _negligible(Z.dtype, log_variance))
 
     def __call__(self, X: Tensor) -> Tensor:
         rows = X if self.dims is None else X[:, self.dims]
         if self.profile is None:
-            left = _left_factor(rows, self.center, self.scales, -0.5)
-            return _exponential_matrix(False, left, self.right, self.log_variance)
+            exponent = _left_factor(rows, self.center, self.scales, -0.5) @ self.right.T
+            return torch.threshold_(exponent.exp_(), self.negligible, 0.0)
         left = _left_factor(rows, self.center, self.scales, 1.0)
         return _profile_matrix(self.profile, False, left, self.right, self.log_variance, None)
 
@@ -184,8 +187,11 @@ def exponential_(exponent: Tensor, log_variance: Tensor) -> Tensor:
 
     Far points would fill later products with denormal numbers, which processors multiply ten times slower.
     """
-    negligible = NEGLIGIBLE[exponent.dtype] * math.exp(float(log_variance.detach()))
-    return torch.threshold_(exponent.exp_(), negligible, 0.0)
+    return torch.threshold_(exponent.exp_(), _negligible(exponent.dtype, log_variance), 0.0)
+
+
+def _negligible(dtype: torch.dtype, log_variance: Tensor) -> float:
+    return NEGLIGIBLE[dtype] * math.exp(float(log_variance.detach()))
 
 
 def _profile_matrix(
