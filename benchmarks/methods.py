@@ -40,7 +40,7 @@ class Method:
 
 
 # Where neighbours differ most, local models do better with the rougher kernel.
-ROUGH = ("flights_nyc2013", "protein")
+ROUGH = {"flights_nyc2013": {"kernel": "matern12"}, "protein": {"kernel": "matern12"}}
 
 
 def _ours(approximation: str, **options: Any) -> Method:
@@ -49,7 +49,7 @@ def _ours(approximation: str, **options: Any) -> Method:
         approximation,
         "benchmarks.own.datasets",
         {"approximation": approximation, **options},
-        per_dataset={name: {"kernel": "matern12"} for name in ROUGH} if "block_rows" in options else {},
+        per_dataset=ROUGH if "block_rows" in options else {},
         quick={"n_inducing": 50, "block_rows": 200} if "block_rows" in options else {"n_inducing": 50},
     )
 
@@ -93,7 +93,7 @@ METHODS = (
         "benchmarks.peers.lightgbm_quantiles",
         LIGHTGBM_OPTIONS,
         peer=True,
-        per_dataset={name: LIGHTGBM_LARGE for name in ("flights_nyc2013", "coads_slp", "etopo5_europe")},
+        per_dataset=dict.fromkeys(("flights_nyc2013", "coads_slp", "etopo5_europe"), LIGHTGBM_LARGE),
         quick={"levels": [0.025, 0.25, 0.5, 0.75, 0.975], "max_rounds": 50},
     ),
 )

@@ -7,7 +7,8 @@ from importlib import import_module
 
 from benchmarks.results import console
 
-BENCHMARKS = ("bound", "predict", "fit_memory", "datasets")
+SRGP = ("srgp_toy", "srgp_simulation", "srgp_airline", "srgp_plant")
+BENCHMARKS = ("bound", "predict", "fit_memory", "datasets", "recursive_speed", *SRGP)
 
 
 def _arguments() -> argparse.Namespace:
@@ -21,6 +22,7 @@ def _arguments() -> argparse.Namespace:
         metavar="DATASET:METHOD",
         help="datasets: run these cells again (shell patterns allowed, repeatable)",
     )
+    parser.add_argument("--plot", action="store_true", help="srgp_*: write plots to docs/images")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(BENCHMARKS))
     if unknown:
@@ -35,7 +37,7 @@ def main() -> None:
     for name in arguments.names or BENCHMARKS:
         console.rule(name)
         module = import_module(f"benchmarks.{name}")
-        extra = {"only": arguments.only} if name == "datasets" else {}
+        extra = {"only": arguments.only} if name == "datasets" else {"plot": arguments.plot} if name in SRGP else {}
         module.run(quick=arguments.quick, **extra)
 
 

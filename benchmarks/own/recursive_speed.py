@@ -1,0 +1,110 @@
+"""Worker: the recursive engine: single rows, batches against their matrix products, a million rows, forgetting."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+from benchmarks.jobs import Arrays, read_job, write_result
+from benchmarks.measure import median_seconds, seconds_of
+
+from sparsegp import kernels
+from sparsegp.approximations import get
+from sparsegp.data import Block, Rows
+from sparsegp.engines import recursive, revision
+from sparsegp.posterior import InducingPosterior
+from sparsegp.prior import SparsePrior
+from sparsegp.statistics import BlockStatistics
+
+POSITIVE_CHECKS = 20
+
+
+def make_prior(problem: Arrays, n_inducing: int, row: str = "vfe") -> SparsePrior:
+    kernel = kernels.SquaredExponential(float(problem["variance"]), problem["lengthscales"])
+    return SparsePrior.build(kernel, torch.from_numpy(problem["Z"][:n_inducing]), float(problem["noise_var"]), get(row))
+
+
+def rows_of(problem: Arrays, n_rows: int) -> Rows:
+    return Rows(Block(torch.from_numpy(problem["X"][:n_rows]), torch.from_numpy(problem["y"][:n_rows])))
+
+
+def single_rows(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
+    """Updates a second, then mean and covariance against the batch result; is the covariance positive throughout?"""
+    prior, rows = make_prior(problem, options["single_inducing"]), rows_of(problem, options["single_rows"])
+    state, every = recursive.init(prior), max(1, len(rows) // POSITIVE_CHECKS)
+    smallest, seconds, started = torch.inf, 0.0, time.perf_counter()
+    for k, row in enumerate(rows.chunks(1), 1):
+        state, _ = recursive.step(state, row)
+        if k % every == 0:
+            seconds += time.perf_counter() - started
+            smallest = min(smallest, float(torch.linalg.eigvalsh(state.covariance)[0]))
+            started = time.perf_counter()
+    seconds += time.perf_counter() - started
+    batch = InducingPosterior.from_statistics(BlockStatistics.from_blocks(prior, rows.chunks()))
+    return {
+        "rows": len(rows),
+        "updates_per_second": len(rows) / seconds,
+        "mean_error": _relative(state.mean, batch.mean),
+        "covariance_error": _relative(state.covariance, batch.covariance),
+        "smallest_eigenvalue": smallest,
+    }
+
+
+def batches(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
+    """One batch of 1000 rows by the engine, and its products alone: D-term gemm and exp, whitening, Gram matrix."""
+    prior, rows = make_prior(problem, options["batch_inducing"]), rows_of(problem, 20 * options["batch_rows"])
+    blocks = list(rows.chunks(options["batch_rows"]))
+
+    def by_engine() -> None:
+        state = recursive.init(prior)
+        for block in blocks:
+            state, _ = recursive.step(state, block)
+
+    Zt, square = prior.inducing.mT.contiguous(), prior.Luu.factor
+
+    def products() -> None:
+        for block in blocks:
+            W = (0.01 * (block.X @ Zt)).exp_() @ square
+            W.mT @ W
+
+    with torch.no_grad():
+        ours, limit = median_seconds(by_engine, options["repeats"]), median_seconds(products, options["repeats"])
+    return {"seconds": ours.median / len(blocks), "products_seconds": limit.median / len(blocks)}
+
+
+def forgetting(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
+    """Add rows in batches, forget them all: how far from the prior is what remains?"""
+    prior, rows = make_prior(problem, options["batch_inducing"]), rows_of(problem, options["forget_rows"])
+    blocks = list(rows.chunks(options["batch_rows"]))
+    state = recursive.init(prior)
+
+    def add() -> None:
+        nonlocal state
+        for block in blocks:
+            state, _ = recursive.step(state, block)
+
+    def remove() -> None:
+        nonlocal state
+        for block in blocks:
+            state = revision.forget(state, block)
+
+    add_seconds, remove_seconds = seconds_of(add), seconds_of(remove)
+    eye = torch.eye(prior.n_inducing, dtype=torch.float64)
+    return {
+        "rows": len(rows),
+        "add_seconds": add_seconds,
+        "forget_seconds": remove_seconds,
+        "distance_to_prior": max(float((state.covariance - eye).abs().max()), float(state.mean.abs().max())),
+    }
+
+
+def _relative(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((got - expected).norm() / expected.norm())
+
+
+if __name__ == "__main__":
+    given, chosen = read_job(sys.argv[1])
+    parts = {"single_rows": single_rows, "batches": batches, "forgetting": forgetting}
+    write_result(sys.argv[1], {name: part(given, chosen) for name, part in parts.items()})
