@@ -75,19 +75,9 @@ class CollapsedObjective:
         q: InducingPosterior,
         shared: SharedAdjoint,
     ) -> None:
-        parts = batch.shared_out(list(self.rows.units(self.row.by_block)))
-        # Every thread has its own copy of the parameters, because gradients are accumulated in them.
-        copies = [hyper, *(copy.deepcopy(hyper) for _ in parts[1:])]
-        sums = threads.run(
-            [partial(_push_adjoints, own, prior, shared, part) for own, part in zip(copies, parts, strict=True)]
-        )
-        hyper.add_gradients(copies[1:])
-        totals = sum(sums[1:], start=sums[0])
-        noise_bar = totals.noise if self.row.keeps_residual else noise_adjoint(prior, statistics, q)
-        Kuu_bar = inducing_adjoint(prior, shared, statistics.precision, totals.residual_gram)
-        inducing_through_kernel(hyper, prior, Kuu_bar)
-        if hyper.log_noise_var.requires_grad and self.rows.all.noise_var is None:
-            hyper.log_noise_var.grad = (noise_bar * prior.noise_var).to(hyper.log_noise_var)
+        totals = push_rows(hyper, prior, shared, self.rows)
+        learns_noise = hyper.log_noise_var.requires_grad and self.rows.all.noise_var is None
+        close_gradient(hyper, prior, shared, statistics, q, totals, learns_noise=learns_noise)
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,37 @@ class AdjointTotals:
         return AdjointTotals(self.noise + other.noise, self.residual_gram + other.residual_gram)
 
 
-def _push_adjoints(
+def push_rows(hyper: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, rows: Rows) -> AdjointTotals:
+    """The second pass over some rows, shared out among threads; gradients are left in `hyper`."""
+    parts = batch.shared_out(list(rows.units(prior.row.by_block)))
+    # Every thread has its own copy of the parameters, because gradients are accumulated in them.
+    copies = [hyper, *(copy.deepcopy(hyper) for _ in parts[1:])]
+    sums = threads.run(
+        [partial(push_adjoints, own, prior, shared, part) for own, part in zip(copies, parts, strict=True)]
+    )
+    hyper.add_gradients(copies[1:])
+    return sum(sums[1:], start=sums[0])
+
+
+def close_gradient(
+    hyper: Hyperparameters,
+    prior: SparsePrior,
+    shared: SharedAdjoint,
+    statistics: BlockStatistics,
+    q: InducingPosterior,
+    totals: AdjointTotals,
+    *,
+    learns_noise: bool,
+) -> None:
+    """After the second pass over all rows: what flows through Kuu and the noise variance, added to the gradient."""
+    Kuu_bar = inducing_adjoint(prior, shared, statistics.precision, totals.residual_gram)
+    inducing_through_kernel(hyper, prior, Kuu_bar)
+    if learns_noise:
+        noise_bar = totals.noise if prior.row.keeps_residual else noise_adjoint(prior, statistics, q)
+        hyper.log_noise_var.grad = (noise_bar * prior.noise_var).to(hyper.log_noise_var)
+
+
+def push_adjoints(
     hyper: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, blocks: list[Block]
 ) -> AdjointTotals:
     """The second pass over some blocks; gradients are left in `hyper`."""
