@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -25,7 +24,8 @@ from sparsegp.estimators.committee_fitting import CommitteeProblem, ExpertKind, 
 from sparsegp.estimators.frames import as_frame, split_target
 from sparsegp.estimators.mixture import MixturePredictions, NoiseMixture
 from sparsegp.estimators.predictions import Array
-from sparsegp.estimators.progress import CallbackSupportMixin, StepListener, with_callbacks
+from sparsegp.estimators.progress import StepListener, with_callbacks
+from sparsegp.estimators.shell import Estimator
 from sparsegp.estimators.standardizer import Standardizer
 from sparsegp.inducing import CHOICES as INDUCING_CHOICES
 from sparsegp.kernels import Kernel, as_kernel
@@ -37,7 +37,7 @@ ROWS_PER_EXPERT = 500
 NOISE_SAMPLE_ROWS = 2048
 
 
-class CommitteeGPRegressor(CallbackSupportMixin, MixturePredictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class CommitteeGPRegressor(MixturePredictions, Estimator):
     """Gaussian-process regression by experts on disjoint rows, with shared hyper-parameters.
 
     Parameters

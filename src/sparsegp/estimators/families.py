@@ -1,6 +1,7 @@
 """How each family of the table is learned and inferred: one function a family, all with the same result."""
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from sparsegp.committee import neighbourhoods
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
 from sparsegp.kernels import Kernel
+from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.progressive import OPTIMIZERS, Schedule, learn
 from sparsegp.learning.recorder import LearningResult, StepCallback
@@ -25,6 +27,7 @@ from sparsegp.prior import SparsePrior
 
 NOISE_FLOOR = 1e-6
 NOISE_CEILING = 100.0
+INTERRUPTED = "interrupted"
 SURVEY_INDUCING = 128
 SURVEY = Schedule(warm_up_iterations=20, first_rows=4096, most_rows=4096, first_iterations=40, tolerance=1e-5)
 
@@ -57,6 +60,7 @@ class Problem:
     rng: np.random.Generator
     on_step: StepCallback | None = None
     clip_variances: bool = False
+    deadline: Deadline | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,9 @@ def fit(problem: Problem) -> Fitted:
     return _FITTERS[problem.row.family](problem)
 
 
-def scout(block: Block, start: Start, optimizer: str, rng: np.random.Generator, on_step: StepCallback) -> Start:
+def scout(
+    block: Block, start: Start, optimizer: str, rng: np.random.Generator, on_step: StepCallback | None = None
+) -> Start:
     """Kernel and noise learned from a few neighbourhoods, before there are blocks.
 
     They are the start of models by blocks, and their lengthscales the metric in which blocks are compact.
@@ -84,7 +90,9 @@ def scout(block: Block, start: Start, optimizer: str, rng: np.random.Generator, 
     learn_noise = block.noise_var is None
     hyper = Hyperparameters(start.kernel, start.noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
     limits = limits_of(block, start.noise_var)
-    results = neighbourhoods.learn(block, hyper, limits, optimizer=optimizer, rng=rng, on_step=on_step)
+    results = _until_interrupted(
+        lambda: neighbourhoods.learn(block, hyper, limits, optimizer=optimizer, rng=rng, on_step=on_step)
+    )
     hyper.clear_gradient()
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
 
@@ -120,7 +128,7 @@ def _hyperparameters(problem: Problem, inducing_inputs: Tensor, *, learn_inducin
     )
 
 
-def _select(problem: Problem) -> Tensor:
+def select(problem: Problem) -> Tensor:
     block = problem.rows.all
     return inducing.select_inducing(
         problem.inducing,
@@ -132,32 +140,55 @@ def _select(problem: Problem) -> Tensor:
     )
 
 
-def _learn_inducing_problem(problem: Problem) -> tuple[Hyperparameters, list[LearningResult]]:
-    chosen = _select(problem)
+def starting_hyperparameters(problem: Problem, chosen: Tensor) -> Hyperparameters:
     # As many inducing inputs as rows: the approximation is exact already and moving them gains nothing.
     worthwhile = problem.learn_inducing and chosen.shape[0] < len(problem.rows)
-    hyper = _hyperparameters(problem, chosen, learn_inducing=worthwhile)
+    return _hyperparameters(problem, chosen, learn_inducing=worthwhile)
+
+
+def learn_hyperparameters(problem: Problem, hyper: Hyperparameters) -> list[LearningResult]:
+    """Learn in place, by the problem's optimiser and until its deadline; all stages, those of the start included.
+
+    Ctrl-C ends learning and leaves the best point met.
+    """
     before = list(problem.start.stages)
-    if problem.optimizer is None or problem.start.stopped:
-        return hyper, before
-    results = learn(
-        problem.rows,
-        problem.row,
-        hyper,
-        limits_of(problem.rows.all, problem.start.noise_var),
-        optimizer=problem.optimizer,
-        rng=problem.rng,
-        on_step=problem.on_step,
+    optimizer = problem.optimizer
+    if optimizer is None or problem.start.stopped:
+        return before
+    return before + _until_interrupted(
+        lambda: learn(
+            problem.rows,
+            problem.row,
+            hyper,
+            limits_of(problem.rows.all, problem.start.noise_var),
+            optimizer=optimizer,
+            rng=problem.rng,
+            on_step=problem.on_step,
+            deadline=problem.deadline,
+        )
     )
-    return hyper, before + results
+
+
+def _until_interrupted(learning: Callable[[], list[LearningResult]]) -> list[LearningResult]:
+    """What learning gives, or after Ctrl-C a result that says so."""
+    try:
+        return learning()
+    except KeyboardInterrupt:
+        warnings.warn("Learning was interrupted: the model is that of the best hyper-parameters met.", stacklevel=2)
+        return [LearningResult(float("nan"), 0, 0, 0, 0.0, INTERRUPTED, stopped=True)]
+
+
+def _learn_inducing_problem(problem: Problem) -> tuple[Hyperparameters, list[LearningResult]]:
+    hyper = starting_hyperparameters(problem, select(problem))
+    return hyper, learn_hyperparameters(problem, hyper)
 
 
 def _fit_inducing(problem: Problem) -> Fitted:
     hyper, learning = _learn_inducing_problem(problem)
     prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, problem.row)
     state, posterior, info = batch.infer(prior, problem.rows)
-    report = _report(learning, info.jitter, info.seconds)
-    return _fitted(problem, hyper, posterior, info.log_evidence, report, state)
+    report = learning_report(learning, info.jitter, info.seconds)
+    return fitted_model(problem, hyper, posterior, info.log_evidence, report, state)
 
 
 def _fit_nystrom(problem: Problem) -> Fitted:
@@ -165,7 +196,9 @@ def _fit_nystrom(problem: Problem) -> Fitted:
     prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, problem.row)
     state, posterior, info = batch.infer(prior, problem.rows)
     nystrom = NystromPosterior.build(prior, problem.rows.all, posterior.q, clip=problem.clip_variances)
-    return _fitted(problem, hyper, nystrom, info.log_evidence, _report(learning, info.jitter, info.seconds), state)
+    return fitted_model(
+        problem, hyper, nystrom, info.log_evidence, learning_report(learning, info.jitter, info.seconds), state
+    )
 
 
 def _fit_exact(problem: Problem) -> Fitted:
@@ -174,7 +207,7 @@ def _fit_exact(problem: Problem) -> Fitted:
 
 def _fit_subset(problem: Problem) -> Fitted:
     block = problem.rows.all
-    index = _nearest_rows(block.X.to(torch.float64), _select(problem))
+    index = _nearest_rows(block.X.to(torch.float64), select(problem))
     return _fit_dense(problem, block.take(index))
 
 
@@ -194,23 +227,18 @@ def _fit_dense(problem: Problem, block: Block) -> Fitted:
     require_dense_size(len(block))
     started = time.perf_counter()
     hyper = _hyperparameters(problem, block.X, learn_inducing=False)
-    learning = []
+    learning: list[LearningResult] = []
     if problem.optimizer is not None:
-        climb = OPTIMIZERS[problem.optimizer]
-        learning = [
-            climb(
-                ExactObjective(block),
-                hyper,
-                limits_of(problem.rows.all, problem.start.noise_var),
-                on_step=problem.on_step,
-            )
-        ]
+        climb, limits = OPTIMIZERS[problem.optimizer], limits_of(problem.rows.all, problem.start.noise_var)
+        learning = _until_interrupted(
+            lambda: [climb(ExactObjective(block), hyper, limits, on_step=problem.on_step, deadline=problem.deadline)]
+        )
     posterior = ExactPosterior.build(hyper.kernel, block, hyper.noise_var)
-    report = _report(learning, posterior.C.jitter, time.perf_counter() - started)
-    return _fitted(problem, hyper, posterior, posterior.log_evidence, report, None)
+    report = learning_report(learning, posterior.C.jitter, time.perf_counter() - started)
+    return fitted_model(problem, hyper, posterior, posterior.log_evidence, report, None)
 
 
-def _fitted(
+def fitted_model(
     problem: Problem,
     hyper: Hyperparameters,
     posterior: LatentPosterior,
@@ -225,7 +253,7 @@ def _fitted(
     return Fitted(hyper.kernel, noise_var, hyper.inducing.detach(), posterior, evidence, report, state)
 
 
-def _report(learning: list[LearningResult], jitter: float, inference_seconds: float) -> dict[str, Any]:
+def learning_report(learning: list[LearningResult], jitter: float, inference_seconds: float) -> dict[str, Any]:
     return {
         "jitter": jitter,
         "inference_seconds": inference_seconds,

@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -22,7 +21,8 @@ from sparsegp.estimators.blocking import drop_weightless, make_rows
 from sparsegp.estimators.frames import as_frame, split_target
 from sparsegp.estimators.mixture import MixturePredictions, NoiseMixture
 from sparsegp.estimators.predictions import Array
-from sparsegp.estimators.progress import CallbackSupportMixin, StepListener, with_callbacks
+from sparsegp.estimators.progress import StepListener, with_callbacks
+from sparsegp.estimators.shell import Estimator
 from sparsegp.estimators.standardizer import Standardizer
 from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
 from sparsegp.heteroscedastic.fitting import fit as fit_noisy
@@ -34,7 +34,7 @@ from sparsegp.learning.starting_values import median_lengthscales, neighbour_noi
 SUSPICIOUS_NOISE = 1e-4
 
 
-class HeteroscedasticGPRegressor(CallbackSupportMixin, MixturePredictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
     """Gaussian-process regression whose noise variance exp(g(x)) is learned as a second, sparse Gaussian process.
 
     Parameters

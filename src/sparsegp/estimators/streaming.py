@@ -182,6 +182,7 @@ class StreamingMixin:
         if isinstance(self._fitted, Streamed):
             streamed = self._fitted
         else:
+            _require_all_rows(self._fitted)
             streamed = Streamed.start(self._fitted, self._fit_rows, self.window, self._n_fit_rows)
         if self.window is not None and streamed.kept is None:
             raise InputError("window was set after fit, which did not keep its rows: set it first and fit again.")
@@ -283,4 +284,12 @@ def _require_statistics(row: Approximation) -> None:
         raise InputError(
             f"approximation={row.name!r} cannot be updated: it has no additive statistics. Use 'vfe', 'fitc' or "
             "another approximation with inducing inputs, or fit again on all rows."
+        )
+
+
+def _require_all_rows(fitted: Fitted) -> None:
+    if fitted.state is None:
+        raise InputError(
+            "This model rests on a part of its rows, extrapolated to all of them, so rows cannot be added or removed "
+            "exactly. Give fit more time (info_['budget'] says how far it came), or use inference='exact'."
         )

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from sparsegp.learning.deadline import OUT_OF_TIME, Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import Objective
 from sparsegp.learning.recorder import LearningResult, Recorder, StepCallback
@@ -19,19 +20,23 @@ def maximize(
     max_iterations: int = 200,
     tolerance: float = 1e-6,
     on_step: StepCallback | None = None,
+    deadline: Deadline | None = None,
 ) -> LearningResult:
     """Climb the objective by Adam steps, in place, inside the same box and with the same tolerance as L-BFGS.
 
     Single steps may go down, so convergence is judged over windows of PATIENCE steps.
     """
-    recorder = Recorder(objective, hyper, on_step)
+    recorder = Recorder(objective, hyper, on_step, deadline)
     box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
     lower, upper = np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
     vector = torch.from_numpy(recorder.best_vector.copy())
     adam = torch.optim.Adam([vector], lr=RATE)
     window_start, reason = -np.inf, "iteration limit"
     for step in range(1, max_iterations + 1):
-        loss, gradient = recorder(vector.numpy())
+        with recorder.keeping_best():
+            loss, gradient = recorder(vector.numpy())
+        if recorder.out_of_time:
+            return recorder.finish(step - 1, OUT_OF_TIME)
         vector.grad = torch.from_numpy(gradient)
         adam.step()
         vector.numpy()[:] = np.clip(vector.numpy(), lower, upper)

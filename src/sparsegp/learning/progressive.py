@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from sparsegp.approximations import Approximation
 from sparsegp.data import Rows
 from sparsegp.learning import adam, lbfgs, srgp
+from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import CollapsedObjective, Objective
 from sparsegp.learning.recorder import LearningResult, StepCallback
@@ -29,10 +30,15 @@ class Optimizer(Protocol):
         max_iterations: int = ...,
         tolerance: float = ...,
         on_step: StepCallback | None = ...,
+        deadline: Deadline | None = ...,
     ) -> LearningResult: ...
 
 
 OPTIMIZERS: dict[str, Optimizer] = {"lbfgs": lbfgs.maximize, "adam": adam.maximize, "srgp": srgp.maximize}
+
+WORTHWHILE_EVALUATIONS = 5
+GOOD_START_EVALUATIONS = 20
+FEWEST_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,13 @@ class Schedule:
         share = stage / (n_stages - 1) if n_stages > 1 else 0.0
         return round(math.exp((1 - share) * math.log(self.first_iterations) + share * math.log(last)))
 
+    def within(self, deadline: Deadline) -> "Schedule":
+        """With a first stage so small that a fair number of evaluations fit before the deadline."""
+        size = self.first_rows
+        while size > FEWEST_ROWS and not deadline.allows(size, GOOD_START_EVALUATIONS):
+            size //= 2
+        return self if size == self.first_rows else replace(self, first_rows=size)
+
 
 POINTS = Schedule()
 # An evaluation by blocks costs several times one by points and its kernel parameters need few rows; inducing inputs
@@ -102,10 +115,12 @@ def learn(
     rng: np.random.Generator,
     schedule: Schedule | None = None,
     on_step: StepCallback | None = None,
+    deadline: Deadline | None = None,
 ) -> list[LearningResult]:
-    """Learn the hyper-parameters in place; one result a stage."""
+    """Learn the hyper-parameters in place; one result a stage. With a deadline, stages that hardly fit are left out."""
     climb = OPTIMIZERS[optimizer]
     schedule = schedule or (BLOCKS if row.by_block else STOCHASTIC if climb is srgp.maximize else POINTS)
+    schedule = schedule if deadline is None else schedule.within(deadline)
     subsets = list(nested_subsets(rows, row, schedule, rng))
     plan = [(subset, schedule.iterations(k, len(subsets), len(rows))) for k, subset in enumerate(subsets)]
     # Learned together from a cold start, inducing inputs can leave for a useless optimum (all noise) before the
@@ -113,12 +128,20 @@ def learn(
     warm_up = [(subsets[0], schedule.warm_up_iterations)] if schedule.warm_up_iterations else []
     results: list[LearningResult] = []
     for step, (subset, iterations) in enumerate(warm_up + plan):
+        if deadline is not None and not deadline.allows(len(subset), WORTHWHILE_EVALUATIONS):
+            break
         # A few blocks do not cover the input space: inducing inputs learned from them would desert the rest.
         held = step < len(warm_up) or (row.by_block and len(subset) < len(rows))
         objective = CollapsedObjective(subset, row)
         with hyper.inducing_held() if held else nullcontext():
             result = climb(
-                objective, hyper, limits, max_iterations=iterations, tolerance=schedule.tolerance, on_step=on_step
+                objective,
+                hyper,
+                limits,
+                max_iterations=iterations,
+                tolerance=schedule.tolerance,
+                on_step=on_step,
+                deadline=deadline,
             )
         results.append(result)
         if result.stopped:

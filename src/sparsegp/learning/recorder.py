@@ -1,13 +1,15 @@
 """What every optimiser shares: evaluations that survive failures, the best point met, and the record of it all."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.errors import FactorizationError
+from sparsegp.learning.deadline import Deadline, OutOfTime
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import Objective
 
@@ -43,8 +45,15 @@ StepCallback = Callable[[LearningStep], bool]
 class Recorder:
     """The negative objective per row as scipy sees it, remembering the best point met."""
 
-    def __init__(self, objective: Objective, hyper: Hyperparameters, on_step: StepCallback | None) -> None:
-        self.objective, self.hyper, self.on_step = objective, hyper, on_step
+    def __init__(
+        self,
+        objective: Objective,
+        hyper: Hyperparameters,
+        on_step: StepCallback | None,
+        deadline: Deadline | None = None,
+    ) -> None:
+        self.objective, self.hyper, self.on_step, self.deadline = objective, hyper, on_step, deadline
+        self.out_of_time = False
         self.best_value, self.best_vector = -np.inf, hyper.vector()
         self.evaluations, self.failures, self.started = 0, 0, time.perf_counter()
 
@@ -52,7 +61,8 @@ class Recorder:
         self.hyper.load_vector(vector)
         self.evaluations += 1
         try:
-            value = self.objective.value_and_gradient(self.hyper)
+            with nullcontext() if self.deadline is None else self.deadline.evaluation(self.objective.n_rows):
+                value = self.objective.value_and_gradient(self.hyper)
         except FactorizationError:
             if self.best_value == -np.inf:
                 raise
@@ -69,6 +79,20 @@ class Recorder:
         self.failures += 1
         away = vector - self.best_vector
         return -self.best_value / self.objective.n_rows + 1e3 + float(away @ away), 2.0 * away
+
+    @contextmanager
+    def keeping_best(self) -> Iterator[None]:
+        """Around a climb: whatever ends it early, the hyper-parameters are left at the best point met.
+
+        The deadline ends it quietly and sets `out_of_time`.
+        """
+        try:
+            yield
+        except OutOfTime:
+            self.out_of_time = True
+        except BaseException:
+            self.hyper.load_vector(self.best_vector)
+            raise
 
     def wants_stop(self) -> bool:
         """Report an accepted step; True when the listener asks to stop."""

@@ -6,6 +6,7 @@ belongs to the parameters they were seen with.
 """
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from sparsegp.data import Rows
 from sparsegp.errors import FactorizationError, InputError
+from sparsegp.learning.deadline import OUT_OF_TIME, Deadline, OutOfTime
 from sparsegp.learning.forward_gradient import ForwardGradient
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import CollapsedObjective, Objective
@@ -24,15 +26,16 @@ MOST_BATCH_ROWS = 10_000
 FEWEST_BATCH_ROWS = 128
 BATCHES_PER_EPOCH = 20
 PATIENCE = 5
+NEAR_LAST = 2.0
 
 
 @dataclass(frozen=True)
 class Settings:
     """Adam's rate and decay rates, rows a batch (None: a twentieth of all, 10,000 at the most), seed of the shuffling.
 
-    What an epoch moves makes its sums stale, so the end must be slow: over the second half of the epochs that are
-    allowed the rate falls geometrically to `last_share` of itself. Adam's memory of squared gradients is short, because
-    they shrink by orders of magnitude. The paper keeps the rate: last_share = 1, betas = (0.9, 0.999).
+    What an epoch moves makes its sums stale, so the end must be slow: over the last two thirds of the epochs that
+    are allowed the rate falls geometrically to `last_share` of itself. Adam's memory of squared gradients is short,
+    because they shrink by orders of magnitude. The paper keeps the rate: last_share = 1, betas = (0.9, 0.999).
     """
 
     rate: float = 0.03
@@ -42,7 +45,11 @@ class Settings:
     seed: int = 0
 
     def rate_at(self, epoch: int, n_epochs: int) -> float:
-        return self.rate * math.pow(self.last_share, max(0.0, 2.0 * epoch / n_epochs - 1.0))
+        return self.rate * math.pow(self.last_share, max(0.0, 1.5 * epoch / n_epochs - 0.5))
+
+    def is_slow(self, epoch: int, n_epochs: int) -> bool:
+        """Whether the rate is near its last value."""
+        return self.rate_at(epoch, n_epochs) <= NEAR_LAST * self.rate_at(n_epochs, n_epochs)
 
     def batch_size(self, n_rows: int, n_inducing: int) -> int:
         usual = max(n_rows // BATCHES_PER_EPOCH, 2 * n_inducing, FEWEST_BATCH_ROWS)
@@ -57,12 +64,13 @@ def maximize(
     max_iterations: int = 50,
     tolerance: float = 1e-6,
     on_step: StepCallback | None = None,
+    deadline: Deadline | None = None,
     settings: Settings | None = None,
 ) -> LearningResult:
     """Climb the objective, in place; an iteration is an epoch, judged by the exact objective at its end.
 
-    The hyper-parameters end at the best epoch. In the second half, learning has converged when PATIENCE epochs together
-    gain less than that many times `tolerance` times max(|objective per row|, 1) per row.
+    The hyper-parameters end at the best epoch. Learning has converged when the rate is near its last value and PATIENCE
+    epochs together gain less than that many times `tolerance` times max(|objective per row|, 1) per row.
     """
     collapsed = _require_points(objective)
     recorder = Recorder(collapsed, hyper, on_step)
@@ -72,8 +80,11 @@ def maximize(
     values = [recorder.best_value]
     for epoch in range(1, max_iterations + 1):
         try:
-            climber.run_epoch(settings.rate_at(epoch, max_iterations))
-            _record(recorder, collapsed.value(hyper))
+            with nullcontext() if deadline is None else deadline.evaluation(collapsed.n_rows), recorder.keeping_best():
+                climber.run_epoch(settings.rate_at(epoch, max_iterations))
+                _record(recorder, collapsed.value(hyper))
+        except OutOfTime:
+            return recorder.finish(epoch - 1, OUT_OF_TIME)
         except FactorizationError:
             recorder.failures += 1
             hyper.load_vector(recorder.best_vector)
@@ -81,7 +92,7 @@ def maximize(
         if recorder.wants_stop():
             return recorder.finish(epoch, "stopped by the caller", stopped=True)
         least = PATIENCE * tolerance * max(abs(values[-1]), float(collapsed.n_rows))
-        if 2 * epoch > max_iterations + PATIENCE and values[-1] - values[-1 - PATIENCE] < least:
+        if settings.is_slow(epoch, max_iterations) and epoch > PATIENCE and values[-1] - values[-1 - PATIENCE] < least:
             return recorder.finish(epoch, "converged")
     return recorder.finish(max_iterations, "iteration limit")
 

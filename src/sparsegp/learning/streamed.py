@@ -14,7 +14,7 @@ from sparsegp.engines import batch, streamed
 from sparsegp.learning import direct
 from sparsegp.learning.adjoint import SharedAdjoint, inducing_adjoint
 from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import AdjointTotals, push_adjoints, inducing_through_kernel, noise_adjoint
+from sparsegp.learning.objective import AdjointTotals, inducing_through_kernel, noise_adjoint, push_adjoints
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import BlockStatistics

@@ -1,0 +1,5 @@
+"""`python -m sparsegp.cli`."""
+
+from sparsegp.cli.main import main
+
+main()

@@ -1,0 +1,95 @@
+"""`sparsegp compare`: several approximations on the same rows under the same settings."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from sparsegp.cli import memory, options, tables
+from sparsegp.cli.fitting import INTERRUPTED, Settings, fit_rows
+from sparsegp.cli.output import note, print_json, show_rows
+from sparsegp.cli.scoring import scores
+from sparsegp.cli.tables import Chunk, Columns
+from sparsegp.errors import InputError, SparseGPError
+
+SHOWN = ("approximation", "rmse", "nlpd", "crps", "coverage_95", "seconds", "megabytes")
+
+
+def compare(
+    data: options.Data,
+    target: options.Target,
+    approximations: Annotated[
+        str, typer.Option("--approximations", "-a", help="Names, with commas between them.")
+    ] = "vfe,fitc,pic",
+    test: Annotated[Path | None, typer.Option(help="Table of test rows. Default: a random part of the data.")] = None,
+    test_fraction: Annotated[float, typer.Option(help="Part of the rows to test on, without --test.")] = 0.2,
+    features: options.Features = None,
+    kernel: options.Kernel = "se",
+    n_inducing: options.Inducing = 512,
+    power: options.Power = 0.5,
+    n_blocks: options.Blocks = None,
+    optimizer: options.Optimizer = "lbfgs",
+    time_budget: options.Budget = None,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Fit several approximations to the same rows and score them on the same other rows."""
+    columns = Columns(tables.select(data, features, (target,)), target)
+    rows = tables.read(data, columns)
+    train, other = _split(rows, test_fraction, seed) if test is None else (rows, tables.read(test, columns))
+    settings = Settings("sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose=False)
+    results: list[dict[str, Any]] = []
+    for name in approximations.split(","):
+        one, interrupted = _measured(replace(settings, approximation=name.strip()), train, other, time_budget, as_json)
+        results.append(one)
+        if interrupted:
+            break
+    results.sort(key=lambda result: result.get("nlpd", np.inf))
+    if as_json:
+        print_json({"train_rows": len(train.X), "test_rows": len(other.X), "results": results})
+    else:
+        show_rows(f"{len(train.X):,} rows to learn from, {len(other.X):,} to test on", results, SHOWN)
+        for result in results:
+            if "error" in result:
+                note(f"{result['approximation']}: {result['error']}")
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if all("error" in result for result in results):
+        raise typer.Exit(1)
+
+
+def _measured(
+    settings: Settings, train: Chunk, test: Chunk, budget: float | None, quiet: bool
+) -> tuple[dict[str, Any], bool]:
+    """(scores, seconds and memory above that before, of one approximation or its error, whether Ctrl-C was pressed)."""
+    from sparsegp.cli.watching import watched
+
+    result: dict[str, Any] = {"approximation": settings.approximation}
+    model, started = settings.estimator(), time.perf_counter()
+    memory.reset_peak()
+    before = memory.peak_megabytes()
+    try:
+        with watched(model, budget, quiet=quiet) as watcher:
+            fit_rows(model, train)
+        seconds, megabytes = time.perf_counter() - started, memory.peak_megabytes() - before
+        result |= {**scores(model, test), "seconds": seconds, "megabytes": megabytes}
+    except SparseGPError as error:
+        return {**result, "error": str(error)}, False
+    return result, watcher.interrupted
+
+
+def _split(rows: Chunk, fraction: float, seed: int) -> tuple[Chunk, Chunk]:
+    n_test = round(fraction * len(rows.X))
+    if not 0 < n_test < len(rows.X):
+        raise InputError(
+            f"--test-fraction={fraction} of {len(rows.X)} rows leaves nothing to learn from or to test on."
+        )
+    order = np.random.default_rng(seed).permutation(len(rows.X))
+    test, train = (
+        Chunk(*(None if part is None else part[index] for part in rows.parts))  # type: ignore[arg-type]
+        for index in (order[:n_test], order[n_test:])
+    )
+    return train, test

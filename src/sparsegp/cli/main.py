@@ -1,0 +1,51 @@
+"""The program `sparsegp`: its commands, and what the caller hears when something goes wrong."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from sparsegp.cli.comparing import compare
+from sparsegp.cli.fitting import fit
+from sparsegp.cli.merging import merge
+from sparsegp.cli.predicting import evaluate, predict
+from sparsegp.cli.updating import update
+from sparsegp.errors import SparseGPError
+
+USER_ERROR = 1
+
+app = typer.Typer(
+    name="sparsegp",
+    help="Gaussian-process regression from Parquet or CSV files: forecasts with intervals you can trust.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (fit, predict, update, evaluate, merge, compare):
+    app.command()(command)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        import sparsegp
+
+        typer.echo(sparsegp.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Gaussian-process regression from Parquet or CSV files: forecasts with intervals you can trust."""
+
+
+def main() -> None:
+    """Run the program: exit code 0 if all went well, 1 with a message if not, 2 for wrong usage, 130 after Ctrl-C."""
+    try:
+        app()
+    except (SparseGPError, OSError) as error:
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(USER_ERROR)

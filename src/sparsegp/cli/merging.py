@@ -1,0 +1,34 @@
+"""`sparsegp merge`: several models of different rows into one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparsegp.cli import options
+from sparsegp.cli.output import show
+from sparsegp.errors import InputError
+
+
+def merge(
+    models: Annotated[list[Path], typer.Argument(help="Model files: a model, and those of `update --separate`.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")],
+    as_json: options.Json = False,
+) -> None:
+    """Merge models of different rows, exactly: the result is the model of all rows."""
+    if len(models) < 2:
+        raise InputError("merge takes at least two model files.")
+    import sparsegp
+    from sparsegp.estimators import batch_log, persistence
+    from sparsegp.estimators.streaming import StreamingMixin
+
+    first, *others = (sparsegp.load(path) for path in models)
+    if not isinstance(first, StreamingMixin):
+        raise InputError(f"{models[0]} holds a {type(first).__name__}, which cannot be merged.")
+    for other in others:
+        batch_log.require_disjoint(first, other)
+        first.merge(other)
+        batch_log.record(first, *batch_log.batch_ids(other))
+    persistence.save(first, output)
+    rows = int(first.n_samples_seen_)
+    show("Merged", {"model": str(output), "models": len(models), "rows_in_model": rows}, as_json)

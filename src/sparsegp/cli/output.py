@@ -1,0 +1,58 @@
+"""Results for people (tables) and for scripts (one JSON object on standard output)."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def show(title: str, result: Mapping[str, Any], as_json: bool) -> None:
+    """Names and values."""
+    if as_json:
+        print_json(result)
+        return
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False)
+    for name, value in result.items():
+        table.add_row(name.replace("_", " "), _text(value))
+    _print(table)
+
+
+def show_rows(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    """A table of several results; what a row does not have stays empty."""
+    from rich.table import Table
+
+    table = Table(title=title)
+    for k, name in enumerate(columns):
+        table.add_column(name.replace("_", " "), justify="left" if k == 0 else "right")
+    for row in rows:
+        table.add_row(*[_text(row.get(name)) for name in columns])
+    _print(table)
+
+
+def print_json(result: Any) -> None:
+    print(json.dumps(result))
+
+
+def note(text: str) -> None:
+    """Something to know, beside the result."""
+    print(text, file=sys.stderr)
+
+
+def _print(table: Any) -> None:
+    from rich.console import Console
+
+    Console().print(table)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,80 @@
+"""`sparsegp predict` and `sparsegp evaluate`: what a model says of other rows, and how good that is."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparsegp.cli import options, saved, tables
+from sparsegp.cli.output import show
+from sparsegp.cli.scoring import scores
+from sparsegp.errors import InputError
+
+Write = Callable[[Any], None]
+
+
+def predict(
+    model: options.Model,
+    data: options.Data,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Parquet or CSV file. Default: CSV on standard output.")
+    ] = None,
+    coverage: Annotated[float, typer.Option(help="Probability that lower to upper holds the target.")] = 0.95,
+    chunk_rows: options.ChunkRows = tables.CHUNK_ROWS,
+    as_json: options.Json = False,
+) -> None:
+    """Predict each row of a table: mean, std, and the interval from lower to upper."""
+    import sparsegp
+
+    if as_json and output is None:
+        raise InputError("--json needs --output: without it the predictions are what is printed.")
+    fitted = sparsegp.load(model)
+    columns, n_rows = saved.columns_of(fitted, data, None, needs_target=False), 0
+    with _writer(output) as write, saved.named_columns():
+        for chunk in tables.chunks_of(data, columns, chunk_rows):
+            mean, std = fitted.predict(chunk.X, return_std=True)
+            lower, upper = fitted.predict_interval(chunk.X, coverage)
+            write({"mean": mean, "std": std, "lower": lower, "upper": upper})
+            n_rows += len(mean)
+    if output is not None:
+        show("Predicted", {"rows": n_rows, "coverage": coverage, "output": str(output)}, as_json)
+
+
+@contextmanager
+def _writer(output: Path | None) -> Iterator[Write]:
+    """Takes columns, chunk by chunk. A file appears under its name once it is complete."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    schema = pa.schema([(name, pa.float64()) for name in ("mean", "std", "lower", "upper")])
+    if output is None:
+        with csv.CSVWriter(sys.stdout.buffer, schema) as out:
+            yield lambda columns: out.write(pa.table(columns, schema))
+        return
+    if not output.name.endswith((".csv", *tables.PARQUET)):
+        raise InputError(f"--output must end in .csv or {' or '.join(tables.PARQUET)}; got {output}.")
+    temporary = output.with_name(f".{output.name}.part")
+    kind = csv.CSVWriter if output.name.endswith(".csv") else pq.ParquetWriter
+    try:
+        with kind(temporary, schema) as out:
+            yield lambda columns: out.write(pa.table(columns, schema))
+        temporary.replace(output)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def evaluate(
+    model: options.Model, data: options.Data, target: options.KnownTarget = None, as_json: options.Json = False
+) -> None:
+    """Score a model on rows with known targets: errors, NLPD, CRPS, coverage of its intervals."""
+    import sparsegp
+
+    fitted = sparsegp.load(model)
+    rows = tables.read(data, saved.columns_of(fitted, data, target, needs_target=True))
+    with saved.named_columns():
+        result = scores(fitted, rows)
+    show(f"Scores on {data}", {"rows": len(rows.X), **result}, as_json)

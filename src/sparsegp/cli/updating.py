@@ -1,0 +1,101 @@
+"""`sparsegp update`: new rows into a saved model, each batch exactly once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sparsegp.cli import options, saved, tables
+from sparsegp.cli.output import print_json, show_rows
+from sparsegp.errors import InputError
+
+
+def update(
+    model: options.Model,
+    data: Annotated[list[Path], typer.Argument(help="Files of new rows; each file is a batch.")],
+    target: options.KnownTarget = None,
+    weight: options.Weight = None,
+    noise_var: options.NoiseVar = None,
+    batch_id: Annotated[
+        str | None, typer.Option(help="Name of the batch (one file only). Default: a hash of its rows.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write here instead of replacing the model.")
+    ] = None,
+    separate: Annotated[
+        bool, typer.Option("--separate", help="The new rows alone, to be merged into the model later. Needs -o.")
+    ] = False,
+    chunk_rows: options.ChunkRows = tables.CHUNK_ROWS,
+    as_json: options.Json = False,
+) -> None:
+    """Add rows exactly, without learning again. A batch that is in the model already is not added twice.
+
+    The model is saved after every batch, together with the ids of its batches: a crash loses no batch that was
+    reported, and sending all of them again is safe.
+    """
+    if batch_id is not None and len(data) > 1:
+        raise InputError(f"--batch-id names one batch; {len(data)} files were given. Send them one by one.")
+    if separate and output is None:
+        raise InputError("--separate needs --output: the file for the model of the new rows alone.")
+    if output is not None and output.exists():
+        raise InputError(f"{output} exists. To add rows to it: sparsegp update {output} FILES (nothing counts twice).")
+    from sparsegp.io.model_file import locked
+
+    destination = output or model
+    with locked(destination), saved.named_columns():
+        fitted, reports = _opened(model, separate), []
+        for path in data:
+            columns = saved.columns_of(fitted, path, target, needs_target=True, weight=weight, noise_var=noise_var)
+            reports.append(_add_once(fitted, path, columns, batch_id, chunk_rows, destination))
+    if as_json:
+        print_json({"model": str(destination), "batches": reports, "rows_in_model": int(fitted.n_samples_seen_)})
+    else:
+        show_rows(f"{destination}: {fitted.n_samples_seen_:,} rows", reports, ("file", "rows", "added", "batch_id"))
+        _warn_of_drift(fitted)
+
+
+def _opened(path: Path, separate: bool) -> Any:
+    import sparsegp
+    from sparsegp.estimators.emptied import emptied
+    from sparsegp.estimators.streaming import StreamingMixin
+
+    model = sparsegp.load(path)
+    if not isinstance(model, StreamingMixin):
+        raise InputError(f"{path} holds a {type(model).__name__}, which cannot be updated: fit it again on all rows.")
+    return emptied(model) if separate else model
+
+
+def _add_once(
+    model: Any, path: Path, columns: tables.Columns, batch_id: str | None, chunk_rows: int, destination: Path
+) -> dict[str, Any]:
+    from sparsegp.estimators import batch_log, persistence
+
+    def chunks() -> Any:
+        return tables.chunks_of(path, columns, chunk_rows)
+
+    name = batch_id or batch_log.content_id(chunk.parts for chunk in chunks())
+    report: dict[str, Any] = {
+        "file": str(path),
+        "batch_id": name,
+        "added": name not in batch_log.batch_ids(model),
+        "rows": 0,
+    }
+    if not report["added"]:
+        return report
+    for chunk in chunks():
+        model.partial_fit(chunk.X, chunk.y, noise_var=chunk.noise_var, sample_weight=chunk.weight)
+        report["rows"] += len(chunk.X)
+    batch_log.record(model, name)
+    persistence.save(model, destination)
+    return report
+
+
+def _warn_of_drift(model: Any) -> None:
+    told = model.info_.get("innovations", {})
+    if told.get("drift"):
+        print(
+            f"Drift: recent squared errors are {told['mean_square']:.2g} times what the model expects. Look at the "
+            "data, or fit again on recent rows.",
+            file=sys.stderr,
+        )

@@ -1,0 +1,69 @@
+"""How fast the function changes along each column."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from sparsegp.display.canvas import BLUE, label_axes, panels
+from sparsegp.errors import InputError
+from sparsegp.estimators.diagnosis import checked_rows, column_names
+from sparsegp.estimators.predictions import Array
+from sparsegp.kernels import Kernel, Stationary
+from sparsegp.kernels.compose import Composite, Power
+
+MOST_COLUMNS = 20
+
+
+@dataclass
+class RelevanceDisplay:
+    """std(column)/lengthscale of each column: 0 has no effect, 1 changes f within one standard deviation of the column.
+
+    Where several parts of a kernel see a column, the shortest lengthscale counts. After `plot`: `ax_` and `figure_`.
+    """
+
+    relevance: Array
+    feature_names: list[str]
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
+        """Relevances in units of the spread of X, and plot."""
+        rows, _ = checked_rows(estimator, X, y)
+        lengthscales = column_lengthscales(estimator.kernel_, rows.shape[1])
+        if np.isinf(lengthscales).all():
+            raise InputError(
+                f"The kernel {estimator.kernel_!r} has no lengthscales to compare columns by. Those of "
+                "'se', 'matern32', 'rq' and their sums and products have."
+            )
+        return cls(rows.std(axis=0) / lengthscales, column_names(estimator)).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Bars, the most relevant column on top (of many columns the first 20), on the given axes or on new ones."""
+        self.figure_, (self.ax_,) = panels(ax, 1)
+        order = np.argsort(-self.relevance, kind="stable")[:MOST_COLUMNS]
+        places = np.arange(len(order))
+        self.ax_.barh(places, self.relevance[order], color=BLUE, height=0.7)
+        self.ax_.set_yticks(places, [self.feature_names[d] for d in order], parse_math=False)
+        self.ax_.invert_yaxis()
+        label_axes(self.ax_, "std of the column / lengthscale", "")
+        return self
+
+
+def column_lengthscales(kernel: Kernel, n_features: int) -> Array:
+    """The shortest lengthscale with which stationary parts of the kernel see each column; inf where none does."""
+    shortest = np.full(n_features, np.inf)
+    for column, lengthscale in _lengthscales(kernel, list(range(n_features))):
+        shortest[column] = min(shortest[column], lengthscale)
+    return shortest
+
+
+def _lengthscales(kernel: Kernel, columns: list[int]) -> Iterator[tuple[int, float]]:
+    own = columns if kernel.active_dims is None else [columns[d] for d in kernel.active_dims]
+    if isinstance(kernel, Stationary):
+        yield from zip(own, kernel.lengthscales.detach().expand(len(own)).tolist(), strict=True)
+    parts = kernel.kernels if isinstance(kernel, Composite) else [kernel.base] if isinstance(kernel, Power) else []
+    for part in parts:
+        yield from _lengthscales(part, own)

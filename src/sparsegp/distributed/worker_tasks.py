@@ -1,0 +1,136 @@
+"""What workers do with their share of the rows. Every function is pure: a lost result is computed again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sparsegp import linalg, partition
+from sparsegp.data import Block, Rows
+from sparsegp.distributed.connecting import dask_package
+from sparsegp.distributed.messages import PackedAdjoint, PackedStatistics, unpacked
+from sparsegp.engines import batch
+from sparsegp.errors import InputError
+from sparsegp.estimators.blocking import Blocking
+from sparsegp.learning import direct
+from sparsegp.learning.objective import push_rows
+from sparsegp.sources import ModelRows, Survey, Units, survey
+from sparsegp.sources.batch import Batch, Source
+from sparsegp.sources.model_rows import joined
+from sparsegp.sources.survey import valid_batches, with_weight
+
+
+@contextmanager
+def all_threads() -> Iterator[None]:
+    """Within, a task uses all threads of its worker: there is one task for each worker in a round."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(dask_package("distributed").get_worker().state.nthreads)
+    try:
+        with linalg.flushed_denormals():
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class ShareSurvey:
+    """The survey of a share (None: it has no rows that count), rows of weight zero, and what is wrong with it."""
+
+    found: Survey | None = None
+    n_weightless: int = 0
+    error: InputError | None = None
+
+
+def survey_share(source: Source, seed: tuple[int, int], sample_rows: int) -> ShareSurvey:
+    """Bad input is a result, not a failure: reading it again would not help."""
+    try:
+        if not any(len(with_weight(part)) for part in valid_batches(source)):
+            return ShareSurvey(None, sum(len(part) for part in valid_batches(source)))
+        found = survey(source, np.random.default_rng(seed), sample_rows)
+        return ShareSurvey(found, found.n_weightless)
+    except InputError as error:
+        return ShareSurvey(error=error)
+
+
+def without_sample(share: ShareSurvey) -> ShareSurvey:
+    """The facts, which are small."""
+    if share.found is None:
+        return share
+    found = share.found
+    empty = found.sample.take(slice(0, 0))
+    facts = (found.n_rows, found.n_weightless, found.inputs, found.targets, empty)
+    return ShareSurvey(Survey(*facts, found.least_noise_var, found.mean_noise_var), share.n_weightless)
+
+
+def some_rows(share: ShareSurvey, n_rows: int, seed: tuple[int, ...]) -> Batch | None:
+    """A random part of the sample, in the order of the sample; all of it when it is not larger."""
+    if share.found is None or n_rows == 0:
+        return None
+    sample = share.found.sample
+    if n_rows >= len(sample):
+        return sample
+    chosen = np.zeros(len(sample), dtype=bool)
+    chosen[np.random.default_rng(seed).choice(len(sample), n_rows, replace=False)] = True
+    return sample.take(chosen)
+
+
+def load_share(source: Source, units: Units, n_rows: int, dtype: torch.dtype) -> Rows:
+    """The share in the model's units, in memory."""
+    blocks = [rows.all for rows in ModelRows(source, units, n_rows, dtype)]
+    empty = torch.zeros(0, source.n_features, dtype=dtype)
+    return Rows(joined(blocks) if blocks else Block(empty, empty.new_zeros(0)))
+
+
+def statistics_of_share(rows: Rows, message: bytes) -> PackedStatistics:
+    """First round: the sum over the share."""
+    model = unpacked(message)
+    with all_threads():
+        return PackedStatistics.of((direct if model.direct else batch).statistics_of(model.prior(), rows))
+
+
+def adjoint_of_share(rows: Rows, message: bytes) -> PackedAdjoint:
+    """Second round: the gradient through the share, and the totals of its adjoints."""
+    question = unpacked(message)
+    hyper, prior = question.model.hyper, question.model.prior()
+    with all_threads(), torch.no_grad():
+        hyper.clear_gradient()
+        return PackedAdjoint.of(hyper, push_rows(hyper, prior, question.shared(prior), rows))
+
+
+def random_share(rows: Rows, fraction: float, seed: tuple[int, int]) -> Rows:
+    """A random part of the rows, nested: a larger fraction with the same seed has the same rows and more."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    return rows.subset(torch.from_numpy(np.sort(order[: round(fraction * len(rows))])))
+
+
+def sorted_share(rows: Rows, blocking: Blocking) -> Rows:
+    """The rows sorted by block."""
+    labels = blocking.labels(rows.all.X, None)
+    order, offsets = partition.block_slices(labels, blocking.partition.n_blocks)
+    return Rows(rows.all.take(order), offsets)
+
+
+def block_sizes(rows: Rows) -> NDArray[np.int64]:
+    assert rows.offsets is not None
+    return rows.offsets.diff().numpy()
+
+
+def some_blocks(rows: Rows, blocks: NDArray[np.int64]) -> Rows:
+    return rows.subset_of_blocks(torch.from_numpy(np.array(blocks)))
+
+
+def merged_blocks(parts: list[Rows]) -> Rows:
+    """The same blocks from several shares, each made whole; rows of earlier shares come first in it."""
+    numbers = [torch.repeat_interleave(torch.arange(p.n_blocks), torch.from_numpy(block_sizes(p))) for p in parts]
+    order, offsets = partition.block_slices(torch.cat(numbers), parts[0].n_blocks)
+    return Rows(joined([part.all for part in parts]).take(order), offsets)
+
+
+def predictions_of(model: Any, X: Any, options: dict[str, Any]) -> Any:
+    """What the model's own `predict` gives; None for no rows."""
+    with all_threads():
+        return model.predict(X, **options) if len(X) else None

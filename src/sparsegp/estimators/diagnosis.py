@@ -1,0 +1,299 @@
+"""What may be wrong with a fitted model, in plain words, with the change to try. No finding means nothing stood out."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sparsegp import approximations, linalg, metrics
+from sparsegp.approximations import Approximation, Family
+from sparsegp.data import Block, Rows
+from sparsegp.errors import InputError, NegativeVarianceError
+from sparsegp.estimators import validation
+from sparsegp.estimators.families import NOISE_FLOOR
+from sparsegp.estimators.frames import as_frame
+from sparsegp.estimators.mixture import MixturePredictions
+from sparsegp.estimators.predictions import Array
+from sparsegp.kernels import Stationary
+from sparsegp.partition import kernel_metric
+from sparsegp.posterior import InducingPosterior, log_evidence
+from sparsegp.prior import SparsePrior
+from sparsegp.statistics import BlockStatistics
+
+WARNING, NOTICE = "warning", "notice"
+EVIDENCE_ROWS, SPACING_ROWS = 5000, 1000
+MATERIAL_SHARE, LARGE_SHARE = 0.1, 1.0
+SMALL_EFFECT = 0.05
+FAR_APART = 2.0
+SAME_COLUMN = 1.0 - 1e-9
+NEARLY_PRIOR = 0.9
+COVERAGE = 0.95
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know about a model: how serious ("warning" or "notice"), what, how it is seen, what to try."""
+
+    severity: str
+    what: str
+    evidence: str
+    try_this: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.what} ({self.evidence}). {self.try_this}"
+
+
+@dataclass(frozen=True)
+class EvidenceBounds:
+    """lower <= log N(y; 0, K + R) <= upper; `unexplained` is the mean of (k_ii - q_ii)/r_i."""
+
+    lower: float
+    upper: float
+    unexplained: float
+    n_rows: float
+
+
+def evidence_bounds(prior: SparsePrior, block: Block) -> EvidenceBounds:
+    """Bounds of the exact log evidence in one pass of O(N M^2) (docs/derivations/evidence-bounds.md)."""
+    statistics = BlockStatistics.from_blocks(replace(prior, row=approximations.get("vfe")), Rows(block).chunks())
+    q, n = InducingPosterior.from_statistics(statistics), statistics.n_rows
+    # E3: K + R <= Q + (1 + tau) R, and noise times 1 + tau divides the statistics by it
+    wide = statistics * (1.0 / (1.0 + 2.0 * statistics.penalty))
+    square = wide.target_sq - float(wide.shift @ InducingPosterior.from_statistics(wide).mean)
+    logdet = statistics.noise_logdet + float(q.LB.logdet)
+    upper = -0.5 * (n * math.log(2.0 * math.pi) + logdet + square)
+    return EvidenceBounds(log_evidence(statistics, q), upper, 2.0 * statistics.penalty / n, n)
+
+
+def checked_rows(model: Any, X: Any, y: Any) -> tuple[Array, Array]:
+    """Rows and targets as arrays of the shape the model was fitted with."""
+    check_is_fitted(model)
+    X_array = validate_data(model, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
+    validation.require_finite(X_array, vars(model).get("feature_names_in_"))
+    target = np.asarray(y, dtype=np.float64).ravel()
+    validation.require_finite_target(target)
+    if len(target) != len(X_array):
+        raise InputError(f"y must have one target for each of the {len(X_array)} rows; got {len(target)}.")
+    return X_array, target
+
+
+def column_names(model: Any) -> list[str]:
+    """Names of the columns as the model saw them, or their numbers."""
+    names = vars(model).get("feature_names_in_")
+    return [f"column {d}" for d in range(model.n_features_in_)] if names is None else [str(name) for name in names]
+
+
+@contextmanager
+def without_names() -> Iterator[None]:
+    """Within, rows without column names may be given to a model that was fitted with them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        yield
+
+
+def pit_values(model: Any, X: Array, y: Array) -> Array:
+    """P(Y <= y) of each row under its prediction, the mixture where the noise is uncertain: uniform if it is right."""
+    if isinstance(model, MixturePredictions):
+        return model._mixture(X, None).cdf(y)
+    return metrics.pit_values(y, *model.predict(X, return_std=True))
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A model and the rows to judge it by."""
+
+    model: Any
+    X: Array
+    y: Array
+    names: list[str]
+
+    @cached_property
+    def metric(self) -> Array | None:
+        """1/lengthscale of each column; None for kernels that are not of one lengthscale a column."""
+        kernel = self.model.kernel_
+        return kernel_metric(kernel, self.X.shape[1]).numpy() if isinstance(kernel, Stationary) else None
+
+
+def _inducing(case: _Case) -> Iterator[Finding]:
+    row = vars(case.model).get("_row")
+    if not isinstance(row, Approximation) or row.by_block or row.family not in (Family.INDUCING, Family.NYSTROM):
+        return
+    bounds, m = model_evidence_bounds(case.model, case.X, case.y), len(case.model.inducing_)
+    if bounds.unexplained > MATERIAL_SHARE:
+        yield Finding(
+            WARNING if bounds.unexplained > LARGE_SHARE else NOTICE,
+            "There are too few inducing inputs",
+            f"{m} of them leave a variance of {bounds.unexplained:.2g} times that of the noise unexplained; the log "
+            f"evidence of {bounds.n_rows:,.0f} given rows is between {bounds.lower:,.1f} and {bounds.upper:,.1f}",
+            f"Try n_inducing={2 * m}, or approximation='pic', which also uses the rows nearby.",
+        )
+
+
+def model_evidence_bounds(model: Any, X: Array, y: Array) -> EvidenceBounds:
+    """Bounds at the fitted hyper-parameters for (at most 5,000 of) the given rows, in the units of the model."""
+    index = spread_rows(len(y), EVIDENCE_ROWS)
+    units, noise_std = model._standardizer, model.predict_components(X[index])[2]
+    block = Block(
+        units.tensor(X[index], torch.float64, torch.device("cpu")),
+        torch.from_numpy(units.targets(y[index])),
+        torch.from_numpy((noise_std / units.y_scale) ** 2),
+    )
+    kernel, inducing = units.standardized_kernel(model.kernel_).cpu(), torch.from_numpy(units.inputs(model.inducing_))
+    with linalg.flushed_denormals():
+        return evidence_bounds(SparsePrior.build(kernel, inducing, 1.0, approximations.get("vfe")), block)
+
+
+def spread_rows(n_rows: int, most: int) -> Any:
+    """Numbers of at most `most` rows, evenly spread."""
+    return np.unique(np.linspace(0, n_rows - 1, min(n_rows, most)).round().astype(np.int64))
+
+
+def _noise(case: _Case) -> Iterator[Finding]:
+    share = case.model.noise_var_ / (float(case.y.var()) or 1.0)
+    if share < 2.0 * NOISE_FLOOR:
+        yield Finding(
+            WARNING,
+            "The noise is at its floor",
+            f"its variance is {share:.1e} of that of y",
+            "This is right for data without noise (a simulator). Otherwise the model follows every row: look for "
+            "repeated rows and columns that give y away, or try approximation='vfe'.",
+        )
+    elif share > COVERAGE:
+        yield Finding(
+            WARNING,
+            "The model found hardly any signal",
+            f"the noise has {min(share, 9.99):.0%} of the variance of y",
+            "Try kernel='matern32', which looks for rougher functions, or other columns.",
+        )
+
+
+def _columns(case: _Case) -> Iterator[Finding]:
+    constant = np.ptp(case.X, axis=0) == 0.0
+    if constant.any() and len(case.X) > 1:
+        yield Finding(
+            NOTICE,
+            f"Constant columns: {_list(case.names, np.flatnonzero(constant))}",
+            "they have one value in all given rows",
+            "Drop them: the model can learn nothing about them.",
+        )
+    live = np.flatnonzero(~constant)
+    if len(live) > 1 and len(case.X) > 2:
+        same = np.triu(np.abs(np.corrcoef(case.X[:, live].T)) > SAME_COLUMN, 1)
+        for a, b in np.argwhere(same):
+            yield Finding(
+                NOTICE,
+                f"Two columns say the same: {case.names[live[a]]} and {case.names[live[b]]}",
+                "each is a multiple of the other, up to a constant",
+                "Drop one of them.",
+            )
+
+
+def _relevance(case: _Case) -> Iterator[Finding]:
+    if case.metric is None:
+        return
+    # prior std of f(end) - f(start) along each column, the others held
+    low, high = (torch.from_numpy(np.diag(side(case.X, axis=0))) for side in (np.min, np.max))
+    with torch.no_grad():
+        same, ends = (case.model.kernel_.cpu()(low, side).diagonal().numpy() for side in (low, high))
+    effect = np.sqrt(2.0 * np.clip(same - ends, 0.0, None))
+    unused = (effect < SMALL_EFFECT * case.y.std()) & (case.metric > 0) & (np.ptp(case.X, axis=0) > 0.0)
+    if unused.any():
+        yield Finding(
+            NOTICE,
+            f"Columns without effect: {_list(case.names, np.flatnonzero(unused))}",
+            f"their lengthscales are so long that f changes by {effect[unused].max():.2g} from end to end",
+            "Drop them and fit again: fewer columns need fewer inducing inputs.",
+        )
+
+
+def _spacing(case: _Case) -> Iterator[Finding]:
+    metric = np.zeros(case.X.shape[1]) if case.metric is None else case.metric
+    scaled = np.unique(case.X[:, metric > 0] * metric[metric > 0], axis=0)
+    if len(scaled) < 3:
+        return
+    nearest = cKDTree(scaled).query(scaled[spread_rows(len(scaled), SPACING_ROWS)], k=2)[0][:, 1]
+    # the model may have seen more rows than are given here, which lie closer together
+    distance = np.median(nearest) * min(1.0, len(case.X) / case.model.n_samples_seen_) ** (1.0 / scaled.shape[1])
+    if distance > FAR_APART:
+        yield Finding(
+            WARNING,
+            "The lengthscales are shorter than the distance between rows",
+            f"neighbours are {distance:.1f} lengthscales apart, so that one says nothing about the next",
+            "Give a kernel with longer lengthscales to start from, drop columns, or collect more rows.",
+        )
+
+
+def _calibration(case: _Case) -> Iterator[Finding]:
+    pit, n = pit_values(case.model, case.X, case.y), len(case.y)
+    covered, error = float(np.mean(np.abs(2.0 * pit - 1.0) <= COVERAGE)), metrics.calibration_error(pit)
+    narrow = covered < COVERAGE - max(0.03, 3.0 * math.sqrt(COVERAGE * (1.0 - COVERAGE) / n))
+    if narrow or error > max(0.05, 2.0 / math.sqrt(n)):
+        yield Finding(
+            WARNING if narrow else NOTICE,
+            "The intervals are too narrow" if narrow else "The intervals do not hold as many rows as they should",
+            f"the 95 % interval holds {covered:.1%} of {n:,} given rows; mean error over all intervals {error:.1%}",
+            "Try HeteroscedasticGPRegressor (noise that varies), kernel='matern32', or the logarithm of a skewed y; if "
+            "these rows are newer than the training rows, fit again on recent ones.",
+        )
+
+
+def _extrapolation(case: _Case) -> Iterator[Finding]:
+    epistemic = case.model.predict_components(case.X)[1]
+    with torch.no_grad():
+        prior_std = case.model.kernel_.cpu().diagonal(torch.tensor(case.X)).sqrt().numpy()
+    far = float(np.mean(epistemic > NEARLY_PRIOR * prior_std))
+    if far > 0.01:
+        yield Finding(
+            WARNING if far > 0.1 else NOTICE,
+            "Some rows are far from all that the model has seen",
+            f"at {far:.1%} of the given rows it knows hardly more than before the fit",
+            "Do not rely on the mean there; collect rows like these, or use a kernel with a trend (+ kernels.Linear).",
+        )
+
+
+def _drift(case: _Case) -> Iterator[Finding]:
+    innovations = case.model.info_.get("innovations", {})
+    if innovations.get("drift", False):
+        yield Finding(
+            WARNING,
+            "The data have drifted",
+            f"recent squared errors are {innovations['mean_square']:.2g} times what the model expected",
+            "Set window= or half_life=, or fit again on recent rows.",
+        )
+
+
+_Check = Callable[[_Case], Iterator[Finding]]
+_OF_DATA: tuple[_Check, ...] = (_noise, _columns, _relevance, _spacing, _drift)
+_OF_PREDICTIONS: tuple[_Check, ...] = (_calibration, _inducing, _extrapolation)
+
+
+def diagnose(model: Any, X: Any, y: Any) -> list[Finding]:
+    """What stands out when a fitted model is held against rows with known targets, best those it has not seen."""
+    case = _Case(model, *checked_rows(model, X, y), column_names(model))
+    found = [finding for check in _OF_DATA for finding in check(case)]
+    with without_names():
+        try:
+            found += [finding for check in _OF_PREDICTIONS for finding in check(case)]
+        except NegativeVarianceError as error:
+            found.append(Finding(WARNING, "Some variances are negative", str(error), "Use another approximation."))
+    return sorted(found, key=lambda finding: finding.severity != WARNING)
+
+
+class DiagnosisMixin:
+    """Mixin: `model.diagnose(X, y)`."""
+
+    def diagnose(self, X: Any, y: Any) -> list[Finding]:
+        """Findings in plain words on rows with known targets, best rows the model has not seen."""
+        return diagnose(self, X, y)
+
+
+def _list(names: list[str], chosen: Any) -> str:
+    return ", ".join(names[d] for d in chosen[:5]) + (f" and {len(chosen) - 5} more" if len(chosen) > 5 else "")

@@ -1,0 +1,1 @@
+"""Files: saved models, and rows that are read from disk."""

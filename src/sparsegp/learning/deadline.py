@@ -1,0 +1,34 @@
+"""A time by which learning must end, and whether another evaluation of the objective still fits before it."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+OUT_OF_TIME = "time is up"
+
+
+class OutOfTime(Exception):
+    """The next evaluation would end after the deadline."""
+
+
+@dataclass
+class Deadline:
+    """Evaluations must end before `at`. `seconds_per_row` is the cost of one, as last measured (0: not known yet)."""
+
+    at: float
+    clock: Callable[[], float] = time.perf_counter
+    seconds_per_row: float = 0.0
+
+    def allows(self, n_rows: int, evaluations: int = 1) -> bool:
+        """Whether that many evaluations on `n_rows` rows would end in time."""
+        return self.clock() + evaluations * n_rows * self.seconds_per_row < self.at
+
+    @contextmanager
+    def evaluation(self, n_rows: int) -> Iterator[None]:
+        """Around one evaluation: refuses it when it does not fit, measures it when it does."""
+        if not self.allows(n_rows):
+            raise OutOfTime
+        started = self.clock()
+        yield
+        self.seconds_per_row = (self.clock() - started) / n_rows

@@ -1,0 +1,79 @@
+"""From a fitted model and rows with known targets to a page on disk."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsegp.display.canvas import matplotlib_module
+from sparsegp.errors import InputError
+from sparsegp.estimators.diagnosis import checked_rows, column_names, diagnose, without_names
+from sparsegp.estimators.predictions import Array
+from sparsegp.report import words
+from sparsegp.report.page import Page, Tile
+from sparsegp.report.pictures import pictures
+from sparsegp.report.scores import scores
+
+MOST_COLUMNS = 100
+
+
+def write(model: Any, X: Any, y: Any, path: str | Path, *, title: str = "Model report", target_name: str = "y") -> Path:
+    """Write one self-contained HTML page about a fitted model, judged by rows with known targets.
+
+    Scores, findings and pictures are of the given rows, best rows the model has not seen. The page has no scripts and
+    asks for nothing from a network. Returns the path.
+    """
+    place = Path(path)
+    if not place.resolve().parent.is_dir():
+        raise InputError(f"The folder of {place} does not exist. Create it, or give another path.")
+    matplotlib_module()
+    rows, target = checked_rows(model, X, y)
+    with without_names():
+        page = _page(model, rows, target, title, target_name)
+    place.write_text(page.html(), encoding="utf-8")
+    return place
+
+
+def _page(model: Any, X: Array, y: Array, title: str, target_name: str) -> Page:
+    from sparsegp import __version__
+
+    seconds = model.info_.get("seconds")
+    fitted = "" if seconds is None else f", fitted in {seconds:.3g} s"
+    return Page(
+        title=title,
+        subtitle=f"{type(model).__name__} for {target_name}: {model.n_samples_seen_:,} training rows{fitted}; "
+        f"judged by {len(y):,} rows with {X.shape[1]} columns",
+        tiles=_tiles(scores(model, X, y), float(y.std())),
+        findings=diagnose(model, X, y),
+        pictures=list(pictures(model, X, y, target_name)),
+        assumptions=words.assumptions(model),
+        parameters=words.parameters(model, X, target_name),
+        kernel=repr(model.kernel_),
+        columns=_columns(X, y, column_names(model), target_name),
+        footer=f"Written by sparsegp {__version__} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
+    )
+
+
+def _tiles(found: dict[str, float], y_std: float) -> list[Tile]:
+    return [
+        Tile("RMSE", f"{found['rmse']:.4g}", f"typical error; guessing the mean: {y_std:.4g}"),
+        Tile("R²", f"{found['r2']:.3f}", "share of the variance explained"),
+        Tile("NLPD", f"{found['nlpd']:.4g}", "surprise per row; lower is better"),
+        Tile("CRPS", f"{found['crps']:.4g}", "error of the whole forecast, in units of the target"),
+        Tile("95 % coverage", f"{found['coverage_95']:.1%}", "of the rows are inside their 95 % interval"),
+        Tile("95 % width", f"{found['width_95']:.4g}", "mean width of the 95 % interval"),
+    ]
+
+
+def _columns(X: Array, y: Array, names: list[str], target_name: str) -> list[tuple[str, ...]]:
+    rows = [_summary(f"{target_name} (target)", y)]
+    rows += [_summary(name, X[:, d]) for d, name in enumerate(names[:MOST_COLUMNS])]
+    if len(names) > MOST_COLUMNS:
+        rows.append((f"and {len(names) - MOST_COLUMNS} more", *[""] * 6))
+    return rows
+
+
+def _summary(name: str, values: Array) -> tuple[str, ...]:
+    numbers = values.min(), np.median(values), values.max(), values.mean(), values.std()
+    return name, *(f"{number:.4g}" for number in numbers), f"{len(np.unique(values)):,}"

@@ -1,0 +1,432 @@
+"""The same numbers from rows on workers: a real cluster of two worker processes, one of which dies now and then."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from problems import INDUCING_ROWS, KERNELS, agree, get_row
+from sparsegp import InputError, SparseGPError, SparseGPRegressor
+from sparsegp.data import Block, Rows
+from sparsegp.engines import batch
+from sparsegp.estimators.blocking import Blocking, make_rows
+from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.learning.hyperparameters import Hyperparameters
+from sparsegp.learning.objective import CollapsedObjective
+from sparsegp.partition import Partition
+from sparsegp.prior import SparsePrior
+from sparsegp.sources import open_source
+from sparsegp.sources.moments import Moments
+
+distributed = pytest.importorskip("distributed")
+from sparsegp import distributed as on_cluster  # noqa: E402
+from sparsegp.distributed import connecting  # noqa: E402
+from sparsegp.distributed.messages import Model  # noqa: E402
+from sparsegp.distributed.pieces import shared_out  # noqa: E402
+from sparsegp.distributed.placing import block_ranges  # noqa: E402
+from sparsegp.distributed.surveying import joined_moments  # noqa: E402
+
+D = 2
+PATIENT = {
+    "distributed.comm.timeouts.connect": "120s",
+    "distributed.comm.timeouts.tcp": "120s",
+    "distributed.nanny.environ.OMP_NUM_THREADS": 1,
+    "distributed.scheduler.worker-ttl": None,
+}
+CHANGES = ("plain", "noise", "weights")
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    dask = pytest.importorskip("dask")
+    with dask.config.set(PATIENT):
+        cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+        with cluster, distributed.Client(cluster) as opened:
+            yield opened
+
+
+@pytest.fixture
+def both(client: Any) -> Any:
+    """The client, with both workers alive again."""
+    client.wait_for_workers(2, timeout=120)
+    return client
+
+
+def make_data(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2.0, 2.0, (n, D)) * [3.0, 0.5] + [10.0, -1.0]
+    y = 5.0 + np.sin(X[:, 0]) + np.cos(3.0 * X[:, 1]) + 0.2 * rng.normal(size=n)
+    return X, y
+
+
+def make_block(change: str = "plain") -> Block:
+    X, y = make_data()
+    rng = np.random.default_rng(1)
+    noise = torch.from_numpy(rng.uniform(0.05, 0.3, len(y))) if change == "noise" else None
+    weight = torch.from_numpy(rng.integers(1, 4, len(y)).astype(float)) if change == "weights" else None
+    return Block(torch.from_numpy(X - [10.0, -1.0]), torch.from_numpy(y - 5.0), noise, weight)
+
+
+def make_hyper(kernel: str = "se-ard", n_inducing: int = 11) -> Hyperparameters:
+    rng = np.random.default_rng(2)
+    Z = torch.from_numpy(rng.uniform(-2.0, 2.0, (n_inducing, D)) * [3.0, 0.5])
+    Z[:, 0] = torch.linspace(-6.0, 6.0, n_inducing, dtype=torch.float64)
+    return Hyperparameters(KERNELS[kernel](rng, D), 0.07, Z)
+
+
+def blocking_of(block: Block) -> Blocking:
+    return Blocking(Partition(block.X[::50].clone()), torch.ones(D, dtype=torch.float64))
+
+
+def on_workers(client: Any, block: Block, by_block: bool = False) -> on_cluster.DistributedRows:
+    numbers = [None if part is None else part.numpy() for part in (block.noise_var, block.weight)]
+    source = open_source(block.X.numpy(), block.y.numpy(), noise_var=numbers[0], sample_weight=numbers[1])
+    rows = on_cluster.surveyed(client, source, seed=0).load(Standardizer.identity(D))
+    return on_cluster.in_blocks(rows, blocking_of(block)) if by_block else rows
+
+
+def here(block: Block, by_block: bool = False) -> Rows:
+    if not by_block:
+        return Rows(block)
+    labels = blocking_of(block).labels(block.X, None)
+    return make_rows(get_row("pitc"), block, make_hyper().kernel, 1, labels.numpy(), np.random.default_rng(0))[0]
+
+
+def gradient_of(objective: Any, hyper: Hyperparameters) -> tuple[float, np.ndarray]:
+    value = objective.value_and_gradient(hyper)
+    return value, hyper.gradient().copy()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 9), min_size=1, max_size=4))
+def test_moments_of_shares_join_to_those_of_all_rows(seed: int, sizes: list[int]) -> None:
+    rng = np.random.default_rng(seed)
+    X, weight = rng.normal(1e6, 0.3, (sum(sizes), D)), rng.uniform(0.5, 2.0, sum(sizes))
+    cuts = np.cumsum(sizes)[:-1]
+    parts = zip(np.split(X, cuts), np.split(weight, cuts), strict=True)
+    got, expected = joined_moments([Moments.of(*part) for part in parts]), Moments.of(X, weight)
+    np.testing.assert_allclose(got.mean, expected.mean, rtol=1e-15)
+    np.testing.assert_allclose(got.std, expected.std, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.integers(1, 5))
+def test_shares_are_consecutive_and_lose_nothing(sizes: list[int], n_shares: int) -> None:
+    shares = shared_out(range(len(sizes)), sizes, n_shares)
+    assert len(shares) == n_shares
+    assert [piece for share in shares for piece in share] == list(range(len(sizes)))
+    ranges = block_ranges(np.array(sizes), n_shares)
+    assert (ranges[0], ranges[-1], len(ranges)) == (0, len(sizes), n_shares + 1)
+    assert (np.diff(ranges) >= 0).all()
+    most = max(sum(sizes[a:b]) for a, b in itertools.pairwise(ranges))
+    assert most <= sum(sizes) / n_shares + max(sizes)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", INDUCING_ROWS)
+def test_statistics_value_and_gradient_are_those_of_one_machine(both: Any, name: str, change: str) -> None:
+    row, block, hyper = get_row(name), make_block(change), make_hyper()
+    rows, local = on_workers(both, block, row.by_block), here(block, row.by_block)
+    assert len(rows.shares) == 2
+    assert min(rows.counts) > 0
+    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, row)
+    sums, expected = rows.statistics(Model(hyper, row, prior.Luu.jitter)), batch.statistics_of(prior, local)
+    assert sums.fingerprint == expected.fingerprint
+    agree((sums.precision, sums.shift, sums.n_rows), (expected.precision, expected.shift, expected.n_rows), 1e-11)
+    scalars = [(s.noise_logdet, s.target_sq, s.penalty) for s in (sums, expected)]
+    np.testing.assert_allclose(*scalars, rtol=1e-11)
+    agree(
+        gradient_of(on_cluster.DaskObjective(rows, row), hyper),
+        gradient_of(CollapsedObjective(local, row), hyper),
+        1e-8,
+    )
+
+
+@pytest.mark.parametrize("kernel", ["matern32", "se+linear", "product"])
+def test_any_kernel_travels(both: Any, kernel: str) -> None:
+    row, block, hyper = get_row("pep"), make_block(), make_hyper(kernel)
+    got = gradient_of(on_cluster.DaskObjective(on_workers(both, block), row), hyper)
+    agree(got, gradient_of(CollapsedObjective(Rows(block), row), hyper), 1e-8)
+
+
+def test_blocks_are_whole_and_in_order(both: Any) -> None:
+    block = make_block("noise")
+    rows, expected = on_workers(both, block, by_block=True).gather(), here(block, by_block=True)
+    assert rows.offsets is not None
+    assert expected.offsets is not None
+    assert rows.offsets.tolist() == expected.offsets.tolist()
+    assert torch.equal(rows.all.X, expected.all.X)
+    assert torch.equal(rows.all.noise_var, expected.all.noise_var)
+
+
+def test_some_blocks_and_random_parts(both: Any) -> None:
+    block = make_block()
+    rows = on_workers(both, block, by_block=True)
+    chosen = np.array([4, 0, 3])
+    part = rows.some_blocks(chosen)
+    local = here(block, by_block=True).subset_of_blocks(torch.tensor([0, 3, 4]))
+    assert len(part) == len(local)
+    assert part.n_blocks == 3
+    got = gradient_of(on_cluster.DaskObjective(part, get_row("pitc")), make_hyper())
+    agree(got, gradient_of(CollapsedObjective(local, get_row("pitc")), make_hyper()), 1e-8)
+    points = on_workers(both, block)
+    small, large = (points.random_part(fraction, 7).gather().all.y.tolist() for fraction in (0.2, 0.5))
+    assert len(small) == 60
+    assert set(small) < set(large) < set(block.y.tolist())
+
+
+def test_messages_stay_within_four_matrices_a_worker(both: Any) -> None:
+    M = 120
+    for name in ("vfe", "fitc", "pitc"):
+        row = get_row(name)
+        rows = on_workers(both, make_block(), row.by_block)
+        on_cluster.DaskObjective(rows, row).value_and_gradient(make_hyper(n_inducing=M))
+        assert rows.traffic.rounds == 2
+        # each message passes the scheduler once in and once out
+        assert 2 * rows.traffic.total <= 4 * len(rows.shares) * M**2 * 8
+
+
+MODELS = {
+    "vfe": {"kernel": "matern52", "approximation": "vfe", "n_inducing": 12},
+    "fitc": {"kernel": "se", "approximation": "fitc", "n_inducing": 12, "learn_inducing": False},
+    "pitc": {"kernel": "se", "approximation": "pitc", "n_inducing": 12, "n_blocks": 6},
+    "pic": {"kernel": "matern32", "approximation": "pic", "n_inducing": 12, "n_blocks": 6},
+}
+
+
+def same_model(got: SparseGPRegressor, expected: SparseGPRegressor, rtol: float) -> None:
+    X_new = make_data(40, seed=9)[0]
+    agree(got.predict(X_new, return_std=True), expected.predict(X_new, return_std=True), rtol)
+    agree((got.log_evidence_, got.noise_var_), (expected.log_evidence_, expected.noise_var_), rtol)
+    assert got.n_samples_seen_ == expected.n_samples_seen_
+    assert got.n_features_in_ == expected.n_features_in_
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_fit_without_learning_is_that_of_one_machine(both: Any, name: str) -> None:
+    X, y = make_data()
+    model = SparseGPRegressor(**MODELS[name], optimizer=None, noise_var=0.05, random_state=4)
+    got = on_cluster.fit(SparseGPRegressor(**model.get_params()), X, y, client=both)
+    same_model(got, model.fit(X, y), 1e-8)
+
+
+@pytest.mark.parametrize(("name", "rtol"), [("vfe", 2e-5), ("fitc", 1e-6), ("pic", 1e-6)])
+def test_learning_from_the_same_start_gives_the_same_model(both: Any, name: str, rtol: float) -> None:
+    X, y = make_data()
+    # Free inducing inputs have nearly flat directions, along which rounding errors grow from step to step.
+    model = SparseGPRegressor(**{**MODELS[name], "learn_inducing": False}, random_state=4)
+    got = on_cluster.fit(SparseGPRegressor(**model.get_params()), X, y, client=both)
+    same_model(got, model.fit(X, y), rtol)
+    assert got.info_["cluster"]["workers"] == 2
+
+
+def test_fit_leaves_a_plain_estimator(both: Any) -> None:
+    X, y = make_data()
+    params = {"kernel": "se", "n_inducing": 10, "optimizer": None, "random_state": 0}
+    weight = np.where(np.arange(len(y)) % 7 == 0, 0.0, 2.0)
+    got = on_cluster.fit(SparseGPRegressor(**params), X[:250], y[:250], sample_weight=weight[:250], client=both)
+    model = SparseGPRegressor(**params).fit(X[:250], y[:250], sample_weight=weight[:250])
+    same_model(got, model, 1e-8)
+    for estimator in (got, model):
+        estimator.partial_fit(X[250:], y[250:], sample_weight=weight[250:])
+    same_model(got, model, 1e-8)
+
+
+def test_predictions_on_workers(both: Any) -> None:
+    import dask.array as da
+
+    X, y = make_data()
+    model = SparseGPRegressor("se", n_inducing=10, optimizer=None, random_state=0).fit(X, y)
+    expected = model.predict(X, return_std=True)
+    agree(on_cluster.predict(model, X, client=both, return_std=True), expected, 1e-12)
+    chunks = da.from_array(X, chunks=(70, 1))
+    agree((on_cluster.predict(model, chunks, client=both),), expected[:1], 1e-12)
+
+
+def frame_of(X: np.ndarray, y: np.ndarray) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y})
+
+
+def test_the_same_model_from_files_and_dask_collections(both: Any, tmp_path: Any) -> None:
+    dd, da = pytest.importorskip("dask.dataframe"), pytest.importorskip("dask.array")
+    X, y = make_data()
+    frame = frame_of(X, y)
+    (tmp_path / "rows").mkdir()
+    frame[:170].to_parquet(tmp_path / "rows" / "0.parquet", row_group_size=40)
+    frame[170:170].to_parquet(tmp_path / "rows" / "1.parquet")
+    frame[170:].to_parquet(tmp_path / "rows" / "2.parquet", row_group_size=90)
+    params = {"kernel": "se", "n_inducing": 10, "optimizer": None, "random_state": 0}
+    expected = SparseGPRegressor(**params).fit(X, y)
+    partitioned = dd.from_pandas(frame, npartitions=5)
+    sources: list[tuple[Any, Any, str | None]] = [
+        (tmp_path / "rows", None, "y"),
+        (partitioned, None, "y"),
+        (partitioned[partitioned.a > -1e9], None, "y"),
+        (da.from_array(X, chunks=(80, 1)), da.from_array(y, chunks=45), None),
+    ]
+    for data, targets, target in sources:
+        got = on_cluster.fit(SparseGPRegressor(**params), data, targets, target=target, client=both)
+        np.testing.assert_allclose(got.log_evidence_, expected.log_evidence_, rtol=1e-8)
+        np.testing.assert_allclose(got.inducing_, expected.inducing_, rtol=1e-8)
+        if target is not None:
+            assert list(got.feature_names_in_) == ["a", "b"]
+
+
+def test_a_bad_row_group_is_named(both: Any, tmp_path: Any) -> None:
+    X, y = make_data()
+    X[217, 1] = np.nan
+    frame_of(X, y).to_parquet(tmp_path / "bad.parquet", row_group_size=20)
+    with pytest.raises(InputError, match=r"bad\.parquet', row group 10 \(row 17 .* row 217 of the file\): column 'b'"):
+        on_cluster.fit(SparseGPRegressor(n_inducing=5), tmp_path / "bad.parquet", target="y", client=both)
+
+
+def test_what_cannot_be_done_on_a_cluster_says_so(both: Any) -> None:
+    X, y = make_data()
+    for params, said in (
+        ({"approximation": "exact"}, "exact"),
+        ({"window": 5}, "window"),
+        ({"time_budget": 9}, "time"),
+    ):
+        with pytest.raises(InputError, match=said):
+            on_cluster.fit(SparseGPRegressor(n_inducing=5, **params), X, y, client=both)
+    with pytest.raises(InputError, match="not by workers"):
+        on_cluster.fit(SparseGPRegressor(n_inducing=5), lambda: iter([(X, y)]), client=both)
+
+
+def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connecting.ANSWER_SECONDS < 10
+    monkeypatch.setattr(connecting, "ANSWER_SECONDS", 0.5)
+    X, y = make_data()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(SparseGPError, match="does not answer"):
+            on_cluster.fit(SparseGPRegressor(n_inducing=5), X, y, client=address)
+    for wrong in ("nonsense", 8786):
+        with pytest.raises(InputError, match="tcp://host:8786"):
+            on_cluster.fit(SparseGPRegressor(n_inducing=5), X, y, client=wrong)
+
+
+def kill_a_worker(client: Any, index: int = 0) -> None:
+    pids = client.run(os.getpid)
+    os.kill(pids[sorted(pids)[index]], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+def test_a_worker_killed_between_rounds_changes_no_bit(both: Any, by_block: bool) -> None:
+    row, block, hyper = get_row("pitc" if by_block else "fitc"), make_block(), make_hyper()
+    rows = on_workers(both, block, by_block)
+    objective = on_cluster.DaskObjective(rows, row)
+    before = gradient_of(objective, hyper)
+    kill_a_worker(both)
+    after = gradient_of(objective, hyper)
+    assert after[0] == before[0]
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+class Interrupted(Exception):
+    """The driver's end."""
+
+
+def test_a_killed_driver_goes_on_from_its_checkpoint(both: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = make_data()
+    path = tmp_path / "learning.npz"
+    evaluate, n_evaluations = on_cluster.DaskObjective.value_and_gradient, 0
+
+    def dying(self: Any, hyper: Hyperparameters) -> float:
+        nonlocal n_evaluations
+        n_evaluations += 1
+        if n_evaluations == 12:
+            raise Interrupted
+        return evaluate(self, hyper)
+
+    params = {"kernel": "se", "n_inducing": 10, "learn_inducing": False, "random_state": None}
+    monkeypatch.setattr(on_cluster.DaskObjective, "value_and_gradient", dying)
+    with pytest.raises(Interrupted):
+        on_cluster.fit(SparseGPRegressor(**params), X, y, client=both, checkpoint=path)
+    with pytest.raises(InputError, match="other data"):
+        on_cluster.fit(SparseGPRegressor(**params), X[:-1], y[:-1], client=both, checkpoint=path)
+    values = []
+    monkeypatch.setattr(
+        on_cluster.DaskObjective,
+        "value_and_gradient",
+        lambda self, hyper: values.append(evaluate(self, hyper)) or values[-1],
+    )
+    left = float(np.load(path)["value"])
+    resumed = on_cluster.fit(SparseGPRegressor(**params), X, y, client=both, checkpoint=path)
+    assert values[0] == pytest.approx(left, rel=1e-10)
+    assert resumed.log_evidence_ >= left - 1e-9 * abs(left)
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_twenty_fits_with_a_worker_killed_at_a_random_moment(both: Any) -> None:
+    X, y = make_data(1500)
+    params = {**MODELS["fitc"], "random_state": 4}
+    started = time.perf_counter()
+    expected = on_cluster.fit(SparseGPRegressor(**params), X, y, client=both)
+    seconds = time.perf_counter() - started
+    rng = np.random.default_rng(0)
+    for delay in rng.uniform(0.0, seconds, 20):
+        both.wait_for_workers(2, timeout=120)
+        killer = threading.Timer(delay, kill_a_worker, (both, int(rng.integers(2))))
+        killer.start()
+        got = on_cluster.fit(SparseGPRegressor(**params), X, y, client=both)
+        killer.join()
+        same_model(got, expected, 1e-6)
+
+
+DOCS = Path(__file__).parent.parent / "docs" / "clusters.md"
+
+
+def commands_of_the_docs(port: int) -> list[list[str]]:
+    block = re.search(r"^```bash\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
+    assert block is not None
+    lines = [line.removesuffix("&").replace("8786", str(port)).split() for line in block[1].splitlines()]
+    return [[str(Path(sys.executable).parent / program), *options] for program, *options in lines]
+
+
+@pytest.mark.slow
+def test_the_cluster_of_the_docs() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for command in commands_of_the_docs(port)
+    ]
+    try:
+        X, y = make_data()
+        params = {"kernel": "se", "n_inducing": 10, "optimizer": None, "random_state": 0}
+        with distributed.Client(f"tcp://127.0.0.1:{port}", timeout=120) as client:
+            client.wait_for_workers(2, timeout=120)
+        got = on_cluster.fit(SparseGPRegressor(**params), X, y, client=f"tcp://127.0.0.1:{port}")
+        same_model(got, SparseGPRegressor(**params).fit(X, y), 1e-8)
+        with distributed.Client(f"tcp://127.0.0.1:{port}", timeout=120) as client:
+            started[0].send_signal(signal.SIGSTOP)
+            with pytest.raises(SparseGPError, match="does not answer"):
+                on_cluster.fit(SparseGPRegressor(**params), X, y, client=client)
+            started[0].send_signal(signal.SIGCONT)
+    finally:
+        started[0].send_signal(signal.SIGCONT)
+        for process in reversed(started):
+            process.terminate()
+            process.wait(60)
