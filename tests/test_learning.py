@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparsegp import approximations
+from sparsegp import SparseGPRegressor, approximations
 from sparsegp.data import Block, Rows
 from sparsegp.errors import FactorizationError
 from sparsegp.kernels import SquaredExponential
@@ -158,3 +158,12 @@ def test_starting_values_of_one_row():
     rng = np.random.default_rng(0)
     assert neighbour_noise_var(X, y, rng) > 0
     assert (median_lengthscales(X, rng) > 0).all()
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_smooth_function_is_not_taken_for_noise(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, (320, 2))
+    y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.standard_normal(320)
+    gp = SparseGPRegressor(n_inducing=20, random_state=0).fit(X, y)
+    assert gp.noise_var_ == pytest.approx(0.01, rel=0.5)

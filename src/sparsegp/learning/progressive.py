@@ -11,6 +11,7 @@ import torch
 
 from sparsegp.approximations import Approximation
 from sparsegp.data import Rows
+from sparsegp.kernels import Stationary
 from sparsegp.learning import adam, lbfgs, srgp
 from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
@@ -82,6 +83,7 @@ class Schedule:
         return self if size == self.first_rows else replace(self, first_rows=size)
 
 
+START_FACTORS = (1.0, 0.5, 0.25, 2.0)
 POINTS = Schedule()
 # An evaluation by blocks costs several times one by points and its kernel parameters need few rows; inducing inputs
 # matter less, because the blocks carry what is local.
@@ -123,6 +125,8 @@ def learn(
     schedule = schedule if deadline is None else schedule.within(deadline)
     subsets = list(nested_subsets(rows, row, schedule, rng))
     plan = [(subset, schedule.iterations(k, len(subsets), len(rows))) for k, subset in enumerate(subsets)]
+    if schedule.warm_up_iterations:
+        choose_lengthscales(CollapsedObjective(subsets[0], row), hyper)
     # Learned together from a cold start, inducing inputs can leave for a useless optimum (all noise) before the
     # lengthscales make sense: they are held at first.
     warm_up = [(subsets[0], schedule.warm_up_iterations)] if schedule.warm_up_iterations else []
@@ -160,3 +164,19 @@ def nested_subsets(rows: Rows, row: Approximation, schedule: Schedule, rng: np.r
             yield rows.subset_of_blocks(order[: max(1, round(size / len(rows) * n_units))])
         else:
             yield rows.subset(order[:size].sort().values)
+
+
+def choose_lengthscales(objective: CollapsedObjective, hyper: Hyperparameters) -> None:
+    """Start from the multiple of the given lengthscales with the best objective.
+
+    A poor one can end in the optimum that calls everything noise.
+    """
+    kernel = hyper.kernel
+    if not isinstance(kernel, Stationary) or not kernel.log_lengthscales.requires_grad:
+        return
+    given = kernel.log_lengthscales.detach().clone()
+    values = {}
+    for factor in START_FACTORS:
+        kernel.log_lengthscales.data = given + math.log(factor)
+        values[factor] = objective.value(hyper)
+    kernel.log_lengthscales.data = given + math.log(max(values, key=lambda factor: values[factor]))
