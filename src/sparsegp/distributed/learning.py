@@ -16,7 +16,7 @@ from sparsegp.estimators import families
 from sparsegp.estimators.families import Problem
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective, Objective
-from sparsegp.learning.progressive import BLOCKS, OPTIMIZERS, POINTS, Schedule
+from sparsegp.learning.progressive import BLOCKS, OPTIMIZERS, POINTS, Schedule, choose_lengthscales
 from sparsegp.learning.recorder import LearningResult
 
 
@@ -55,15 +55,17 @@ def learn(
         return results
     schedule = BLOCKS if problem.row.by_block else POINTS
     climb, limits = OPTIMIZERS[problem.optimizer], families.limits_of(problem.rows.all, problem.start.noise_var)
-    for number, stage in enumerate(stages(problem, rows, schedule, seed)):
-        objective = stage.objective
-        if resumption is not None:
-            left = resumption.left
-            if left is not None and number < left.stage:
-                continue
-            if left is not None and number == left.stage:
-                left.restore(hyper)
-            objective = resumption.watching(objective, number)
+    order = problem.rng.permutation(rows.n_blocks if problem.row.by_block else len(problem.rows))
+    left = None if resumption is None else resumption.left
+    if schedule.warm_up_iterations and left is None:
+        first = _sampled(problem, order, schedule.stages(len(rows))[0])
+        choose_lengthscales(CollapsedObjective(first, problem.row), hyper)
+    for number, stage in enumerate(stages(problem, rows, schedule, order, seed)):
+        if left is not None and number < left.stage:
+            continue
+        if left is not None and number == left.stage:
+            left.restore(hyper)
+        objective = stage.objective if resumption is None else resumption.watching(stage.objective, number)
         with hyper.inducing_held() if stage.held else nullcontext():
             result = climb(
                 objective,
@@ -79,10 +81,11 @@ def learn(
     return results
 
 
-def stages(problem: Problem, rows: DistributedRows, schedule: Schedule, seed: int) -> Iterator[Stage]:
+def stages(
+    problem: Problem, rows: DistributedRows, schedule: Schedule, order: NDArray[np.int64], seed: int
+) -> Iterator[Stage]:
     """Warm-up with inducing inputs held, then the sizes of the schedule; each stage is prepared when it is reached."""
     sizes = schedule.stages(len(rows))
-    order = problem.rng.permutation(rows.n_blocks if problem.row.by_block else len(problem.rows))
     plan = [(size, schedule.iterations(k, len(sizes), len(rows)), False) for k, size in enumerate(sizes)]
     if schedule.warm_up_iterations:
         plan.insert(0, (sizes[0], schedule.warm_up_iterations, True))
@@ -102,6 +105,10 @@ def _objective(
         n_chosen = max(1, round(size / len(rows) * len(order)))
         return DaskObjective(rows.some_blocks(order[:n_chosen]), problem.row)
     if size <= min(schedule.first_rows, len(problem.rows)):
-        chosen = torch.from_numpy(np.sort(order[:size]))
-        return CollapsedObjective(Rows(problem.rows.all.take(chosen)), problem.row)
+        return CollapsedObjective(_sampled(problem, order, size), problem.row)
     return DaskObjective(rows.random_part(size / len(rows), seed), problem.row)
+
+
+def _sampled(problem: Problem, order: NDArray[np.int64], size: int) -> Rows:
+    """That many rows of the driver's sample, in its order."""
+    return Rows(problem.rows.all.take(torch.from_numpy(np.sort(order[:size]))))
