@@ -5,14 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_VENV := .venv-bench
 
-.PHONY: demo test test-all check bench bench-docs clean
+.PHONY: demo test test-all check docs docs-serve picture bench bench-docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dask,plot,dev]'
 	touch $@
 
-demo: $(STAMP)  ## fit and compare two approximations on real flights, print the scores, write a plot
+demo: $(STAMP)  ## real flights: fit under a budget, evaluate, update with new rows, report; under two minutes
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)  ## the test suite without the slow experiments
@@ -27,6 +27,19 @@ check: $(STAMP)  ## lint, format, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+$(VENV)/.installed-docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+docs: $(VENV)/.installed-docs  ## the site in build/site; fails on a broken link or a page that is not in the navigation
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.installed-docs  ## the site on http://127.0.0.1:8000, built again at every change
+	$(BIN)/mkdocs serve
+
+picture: $(STAMP)  ## the picture of the README
+	$(BIN)/python examples/picture.py
+
 $(BENCH_VENV)/.installed: constraints.txt
 	test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet torch==2.13.0
@@ -36,8 +49,9 @@ $(BENCH_VENV)/.installed: constraints.txt
 bench: $(STAMP) $(BENCH_VENV)/.installed  ## measure ours and the peers in one run; writes benchmarks/results
 	$(BIN)/python -m benchmarks.run
 
-bench-docs: $(STAMP)  ## rewrite the tables of docs/benchmarks.md from benchmarks/results
+bench-docs: $(STAMP)  ## rewrite the tables of the docs and the README from benchmarks/results
 	$(BIN)/python -m benchmarks.render
+	$(BIN)/python -m benchmarks.headline
 
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) build demo-output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

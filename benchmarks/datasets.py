@@ -7,48 +7,38 @@ a run can be interrupted and resumed; `--only dataset:method` (shell patterns al
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
-from benchmarks.jobs import NO_PEERS, Arrays, own_python, peers_python, run_job
+from benchmarks.cells import Cells, is_wanted, run_method, store, stored_cells
+from benchmarks.jobs import NO_PEERS, Arrays, peers_python
 from benchmarks.methods import DATASETS, METHODS, ON_REQUEST, QUICK_DATASETS, QUICK_ROWS, Method
 from benchmarks.real_data import is_available, load_split, not_available_message
-from benchmarks.results import console, machine_facts, number, print_table, read_results, write_results
+from benchmarks.results import console, number, print_table, read_results
 from benchmarks.scores import gaussian_scores, quantile_scores
 
 NAME = "datasets"
 SCORES = ("rmse", "nlpd", "crps", "coverage_95", "seconds")
 COLUMNS = ("RMSE", "NLPD", "CRPS", "95 % coverage", "seconds")
 
-Cells = dict[str, dict[str, dict[str, Any]]]
-
 
 def run(quick: bool = False, only: Sequence[str] = ()) -> dict[str, Any]:
-    for dataset, methods in _work(read_results(NAME, quick).get("cells", {}), quick, only):
+    for dataset, methods in _work(stored_cells(NAME, quick), quick, only):
         problem = load_split(dataset, QUICK_ROWS if quick else None)
         for method in methods:
             cell = run_cell(method, method.options_for(dataset, quick), problem)
-            _store(dataset, method.name, cell, quick)
+            store(NAME, dataset, method.name, cell, quick)
             console.print(f"{dataset}:{method.name} {_summary(cell)}")
     document = read_results(NAME, quick)
     _print(document.get("cells", {}))
     return document
 
 
-def _store(dataset: str, method: str, cell: dict[str, Any], quick: bool) -> None:
-    """Put one cell into the file as it is now: another run may have added cells of its own meanwhile."""
-    document = read_results(NAME, quick)
-    cells: Cells = document.setdefault("cells", {})
-    cells.setdefault(dataset, {})[method] = cell
-    write_results(NAME, document, quick)
-
-
 def _work(cells: Cells, quick: bool, only: Sequence[str]) -> Iterator[tuple[str, list[Method]]]:
     """The cells to run, by dataset: those asked for, or else those missing, failed or with other settings."""
     named = [dataset for dataset in ON_REQUEST if any(pattern.startswith(dataset) for pattern in only)]
     for dataset in QUICK_DATASETS if quick else (*DATASETS, *named):
-        methods = [m for m in METHODS if _wanted(cells, dataset, m, quick, only)]
+        methods = [m for m in METHODS if is_wanted(cells, dataset, m, quick, only)]
         if peers_python() is None and any(m.peer for m in methods):
             console.print(f"skipped the peers on {dataset}: {NO_PEERS}")
             methods = [m for m in methods if not m.peer]
@@ -58,21 +48,12 @@ def _work(cells: Cells, quick: bool, only: Sequence[str]) -> Iterator[tuple[str,
             yield dataset, methods
 
 
-def _wanted(cells: Cells, dataset: str, method: Method, quick: bool, only: Sequence[str]) -> bool:
-    if only:
-        return any(fnmatch(f"{dataset}:{method.name}", pattern) for pattern in only)
-    cell = cells.get(dataset, {}).get(method.name, {})
-    return "error" in cell or cell.get("options") != method.options_for(dataset, quick)
-
-
 def run_cell(method: Method, options: dict[str, Any], problem: Arrays) -> dict[str, Any]:
     """Train and predict in a fresh process, score here; a failure is recorded as such."""
-    python = peers_python() if method.peer else own_python()
     shown = {key: problem[key] for key in ("X", "y", "X_test")}
-    result = run_job(python, method.module, shown, options)
-    cell = {"options": options, "machine": machine_facts(), "n_train": len(problem["y"])}
+    cell, result = run_method(method, options, shown, len(problem["y"]))
     if result.error is not None:
-        return {**cell, "error": result.error}
+        return cell
     return {**cell, **_scores(problem["y_test"], result.arrays, options), **result.facts}
 
 

@@ -29,10 +29,15 @@ def not_available_message(name: str) -> str:
     )
 
 
+def load_values(name: str) -> np.ndarray:
+    """All columns as one array, the target last."""
+    table = parquet.read_table(data_folder() / f"{name}.parquet")
+    return np.column_stack([column.to_numpy() for column in table.itercolumns()]).astype(np.float64)
+
+
 def load_split(name: str, max_rows: int | None = None) -> Arrays:
     """Training and test rows (random 90 % / 10 %), y standardised by the training mean and deviation."""
-    table = parquet.read_table(data_folder() / f"{name}.parquet")
-    values = np.column_stack([column.to_numpy() for column in table.itercolumns()]).astype(np.float64)
+    values = load_values(name)
     order = np.random.default_rng(SPLIT_SEED).permutation(len(values))
     train, test = np.split(values[order], [int(TRAIN_FRACTION * len(values))])
     if max_rows is not None:

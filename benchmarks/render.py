@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import anytime_tables, noise_tables, plan_tables, srgp_tables
 from benchmarks.datasets import COLUMNS, SCORES
 from benchmarks.jobs import ROOT
+from benchmarks.markdown import machine_line, markdown_table
 from benchmarks.methods import METHODS
 from benchmarks.results import number, read_results
 
@@ -58,18 +60,6 @@ GOALS = {
     "pitc / vfe": "at most 2.5",
     "ours / products": "at most 1.7",
 }
-
-
-def markdown_table(columns: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
-
-
-def machine_line(machine: dict[str, Any]) -> str:
-    return (
-        f"{machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']} GB, torch {machine['torch']}, "
-        f"{machine['date']}.\n"
-    )
 
 
 def bound(document: dict[str, Any]) -> str:
@@ -140,6 +130,10 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "predict": predict,
     "fit_memory": fit_memory,
     "datasets": datasets,
+    **anytime_tables.TABLES,
+    **noise_tables.TABLES,
+    **plan_tables.TABLES,
+    **srgp_tables.TABLES,
 }
 
 

@@ -7,8 +7,12 @@ from importlib import import_module
 
 from benchmarks.results import console
 
+CELLS = ("datasets", "flagship", "noise_experiments")
+NOISE = ("noise_toys", "committee_speed")
 SRGP = ("srgp_toy", "srgp_simulation", "srgp_airline", "srgp_plant")
-BENCHMARKS = ("bound", "predict", "fit_memory", "datasets", "recursive_speed", *SRGP)
+SCALE = ("out_of_core", "dask_speed", "plan_accuracy")
+ANYTIME = ("anytime_step", "svgp_equality", "anytime_scale", "anytime_race", "anytime_learning", "anytime_reproduction")
+BENCHMARKS = ("bound", "predict", "fit_memory", *CELLS, "recursive_speed", *ANYTIME, *SCALE, *SRGP, *NOISE)
 
 
 def _arguments() -> argparse.Namespace:
@@ -20,9 +24,9 @@ def _arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="DATASET:METHOD",
-        help="datasets: run these cells again (shell patterns allowed, repeatable)",
+        help="datasets, flagship, noise_experiments: run these cells again (shell patterns allowed, repeatable)",
     )
-    parser.add_argument("--plot", action="store_true", help="srgp_*: write plots to docs/images")
+    parser.add_argument("--plot", action="store_true", help="srgp_*, noise_toys: write plots to docs/images")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(BENCHMARKS))
     if unknown:
@@ -37,7 +41,13 @@ def main() -> None:
     for name in arguments.names or BENCHMARKS:
         console.rule(name)
         module = import_module(f"benchmarks.{name}")
-        extra = {"only": arguments.only} if name == "datasets" else {"plot": arguments.plot} if name in SRGP else {}
+        extra = (
+            {"only": arguments.only}
+            if name in CELLS
+            else {"plot": arguments.plot}
+            if name in (*SRGP, "noise_toys")
+            else {}
+        )
         module.run(quick=arguments.quick, **extra)
 
 

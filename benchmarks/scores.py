@@ -38,3 +38,15 @@ def quantile_scores(y: np.ndarray, arrays: Arrays, levels: list[float]) -> dict[
         "min_width": density.min_width,
         "tail_scale": density.tail_scale,
     }
+
+
+def mixture_scores(y: np.ndarray, arrays: Arrays, levels: list[float]) -> dict[str, float]:
+    """Of a density that is not Gaussian; `gaussian_nlpd`: of the Gaussian with its mean and deviation."""
+    quantiles = arrays["quantiles"]
+    return {
+        "rmse": rmse(y, arrays["mean"]),
+        "nlpd": float(-arrays["log_density"].mean()),
+        "gaussian_nlpd": nlpd(y, arrays["mean"], arrays["std"]),
+        "crps": crps_from_quantiles(y, quantiles, levels),
+        "coverage_95": interval_coverage(y, quantiles[:, 0], quantiles[:, -1]),
+    }

@@ -1,85 +1,63 @@
-"""Compare two approximations on real flights: scores on held-out rows, and a plot of what they predict.
+"""The main job on real flights: fit under a time budget, evaluate, add new rows exactly once, report.
 
-Run by `make demo`. The data are a sample of nycflights13 (examples/data/README.md).
+Run by `make demo`. Every step is a command that you can repeat; the data are a sample of nycflights13
+(examples/data/README.md).
 """
 
+import argparse
+import subprocess
+import sys
 import time
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.table import Table
-
-from sparsegp import SparseGPRegressor, metrics
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
 
 HERE = Path(__file__).parent
-OUTPUT = HERE.parent / "demo-output"
-TEST_SHARE = 0.1
-MODELS = {
-    "vfe, 200 inducing inputs": SparseGPRegressor(approximation="vfe", n_inducing=200, random_state=1),
-    "pic, 200 inducing inputs, blocks of 400": SparseGPRegressor(
-        kernel="matern32", approximation="pic", n_inducing=200, n_blocks=135, random_state=1
-    ),
-}
+DATA = HERE / "data" / "flights_nyc2013_sample.parquet"
+PARTS = {"train": 0.8, "new": 0.1, "test": 0.1}
 
 
-def load() -> tuple[list[str], np.ndarray, np.ndarray]:
-    table = pq.read_table(HERE / "data" / "flights_nyc2013_sample.parquet")
-    names = table.column_names[:-1]
-    X = np.column_stack([table[name].to_numpy() for name in names]).astype(np.float64)
-    return names, X, table["y"].to_numpy().astype(np.float64)
+def split(folder: Path, n_rows: int | None) -> None:
+    """Three files of different flights, in random order."""
+    table = pq.read_table(DATA)
+    order = np.random.default_rng(0).permutation(table.num_rows)[:n_rows]
+    ends = np.cumsum([round(share * len(order)) for share in PARTS.values()])[:-1]
+    for name, rows in zip(PARTS, np.split(order, ends), strict=True):
+        pq.write_table(table.take(rows), folder / f"{name}.parquet")
+        print(f"{name}.parquet: {len(rows):,} flights")
 
 
-def main() -> None:
-    names, X, y = load()
-    order = np.random.default_rng(1).permutation(len(y))
-    test, train = np.split(order, [round(TEST_SHARE * len(y))])
-    console = Console()
-    console.print(
-        f"Arrival delay of {len(y):,} flights from New York from {len(names)} features; {len(test):,} rows held out."
-    )
-    table = Table("model", "RMSE, min", "NLPD", "CRPS", "95 % coverage", "fit, s", title="Held-out flights")
-    predictions = {}
-    for name, model in MODELS.items():
-        started = time.perf_counter()
-        model.fit(X[train], y[train])
-        seconds = time.perf_counter() - started
-        mean, std = model.predict(X[test], return_std=True)
-        predictions[name] = mean, std
-        scores = metrics.summary(y[test], mean, std, y_train=y[train])
-        shown = [scores[key] for key in ("rmse", "nlpd", "crps", "coverage_95")]
-        table.add_row(name, *(f"{value:.3f}" for value in shown), f"{seconds:.1f}")
-    console.print(table)
-    console.print(f"Plot: {plot(y[test], predictions)}")
+def sparsegp(folder: Path, arguments: str) -> None:
+    """Run a command as a user would, and show it."""
+    print(f"\n$ sparsegp {arguments}", flush=True)
+    ran = subprocess.run([sys.executable, "-m", "sparsegp.cli", *arguments.split()], cwd=folder, check=False)
+    if ran.returncode:
+        sys.exit(
+            f"That command failed. On a busy machine a larger budget may help: {Path(__file__).name} --seconds 120"
+        )
 
 
-def plot(y: np.ndarray, predictions: dict[str, tuple[np.ndarray, np.ndarray]]) -> Path:
-    """Calibration of both models and predictions with intervals for a random hundred flights."""
-    OUTPUT.mkdir(exist_ok=True)
-    figure, axes = plt.subplots(
-        1, 1 + len(predictions), figsize=(5 * (1 + len(predictions)), 4.5), layout="constrained"
-    )
-    levels = np.linspace(0.02, 0.98, 49)
-    axes[0].plot([0, 1], [0, 1], color="0.7")
-    for axis, (name, (mean, std)) in zip(axes[1:], predictions.items(), strict=True):
-        pit = metrics.pit_values(y, mean, std)
-        covered = [np.mean(np.abs(pit - 0.5) <= level / 2) for level in levels]
-        axes[0].plot(levels, covered, label=name)
-        shown = np.argsort(mean)[:: len(mean) // 100]
-        axis.errorbar(np.arange(len(shown)), mean[shown], 1.96 * std[shown], fmt="none", ecolor="C0", alpha=0.5)
-        axis.plot(y[shown], "k.", markersize=4)
-        axis.set(title=name, xlabel="flights, ordered by prediction", ylabel="arrival delay, min", ylim=(-100, 250))
-    axes[0].set(title="Calibration", xlabel="nominal coverage", ylabel="observed coverage")
-    axes[0].legend(fontsize=7)
-    path = OUTPUT / "flights.png"
-    figure.savefig(path, dpi=120)
-    return path
+def main(folder: Path, *, n_rows: int | None = None, n_inducing: int = 200, seconds: float = 45.0) -> Path:
+    """Run the demo in a folder; returns the path of the report."""
+    started = time.perf_counter()
+    folder.mkdir(parents=True, exist_ok=True)
+    print("How late will a flight arrive? Eight columns, the delay in minutes is `y`.")
+    split(folder, n_rows)
+    sparsegp(folder, f"fit train.parquet --target y -m {n_inducing} --time-budget {seconds:g} -o model.sgp")
+    sparsegp(folder, "evaluate model.sgp test.parquet")
+    print("\nNew flights arrive. They are added exactly; sent again, they are not counted twice.")
+    sparsegp(folder, "update model.sgp new.parquet")
+    sparsegp(folder, "update model.sgp new.parquet")
+    sparsegp(folder, "report model.sgp test.parquet -o report.html")
+    report = (folder / "report.html").resolve()
+    print(f"\nDone in {time.perf_counter() - started:.0f} s. Open the report in a browser: {report}")
+    return report
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=HERE.parent / "demo-output")
+    parser.add_argument("--seconds", type=float, default=45.0, help="time budget of the fit")
+    given = parser.parse_args()
+    main(given.folder, seconds=given.seconds)

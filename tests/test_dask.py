@@ -1,18 +1,8 @@
-"""The same numbers from rows on workers: a real cluster of two worker processes, one of which dies now and then."""
+"""The same numbers from rows on workers: a real cluster of two worker processes."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import re
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_problems import MODELS, QUICK, D, frame_of, kill_a_worker, make_data, same_model
 from problems import INDUCING_ROWS, KERNELS, agree, get_row
-from sparsegp import InputError, SparseGPError, SparseGPRegressor
+from sparsegp import InputError, SparseGPRegressor
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
 from sparsegp.estimators.blocking import Blocking, make_rows
@@ -34,45 +25,14 @@ from sparsegp.prior import SparsePrior
 from sparsegp.sources import open_source
 from sparsegp.sources.moments import Moments
 
-distributed = pytest.importorskip("distributed")
-from sparsegp import distributed as on_cluster  # noqa: E402
-from sparsegp.distributed import connecting  # noqa: E402
-from sparsegp.distributed.messages import Model  # noqa: E402
-from sparsegp.distributed.pieces import shared_out  # noqa: E402
-from sparsegp.distributed.placing import block_ranges  # noqa: E402
-from sparsegp.distributed.surveying import joined_moments  # noqa: E402
+pytest.importorskip("distributed")
+from sparsegp import distributed as on_cluster
+from sparsegp.distributed.messages import Model
+from sparsegp.distributed.pieces import shared_out
+from sparsegp.distributed.placing import block_ranges
+from sparsegp.distributed.surveying import joined_moments
 
-D = 2
-PATIENT = {
-    "distributed.comm.timeouts.connect": "120s",
-    "distributed.comm.timeouts.tcp": "120s",
-    "distributed.nanny.environ.OMP_NUM_THREADS": 1,
-    "distributed.scheduler.worker-ttl": None,
-}
 CHANGES = ("plain", "noise", "weights")
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    dask = pytest.importorskip("dask")
-    with dask.config.set(PATIENT):
-        cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
-        with cluster, distributed.Client(cluster) as opened:
-            yield opened
-
-
-@pytest.fixture
-def both(client: Any) -> Any:
-    """The client, with both workers alive again."""
-    client.wait_for_workers(2, timeout=120)
-    return client
-
-
-def make_data(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    X = rng.uniform(-2.0, 2.0, (n, D)) * [3.0, 0.5] + [10.0, -1.0]
-    y = 5.0 + np.sin(X[:, 0]) + np.cos(3.0 * X[:, 1]) + 0.2 * rng.normal(size=n)
-    return X, y
 
 
 def make_block(change: str = "plain") -> Block:
@@ -200,22 +160,10 @@ def test_messages_stay_within_four_matrices_a_worker(both: Any) -> None:
         assert rows.traffic.rounds == 2
         # each message passes the scheduler once in and once out
         assert 2 * rows.traffic.total <= 4 * len(rows.shares) * M**2 * 8
-
-
-MODELS = {
-    "vfe": {"kernel": "matern52", "approximation": "vfe", "n_inducing": 12},
-    "fitc": {"kernel": "se", "approximation": "fitc", "n_inducing": 12, "learn_inducing": False},
-    "pitc": {"kernel": "se", "approximation": "pitc", "n_inducing": 12, "n_blocks": 6},
-    "pic": {"kernel": "matern32", "approximation": "pic", "n_inducing": 12, "n_blocks": 6},
-}
-
-
-def same_model(got: SparseGPRegressor, expected: SparseGPRegressor, rtol: float) -> None:
-    X_new = make_data(40, seed=9)[0]
-    agree(got.predict(X_new, return_std=True), expected.predict(X_new, return_std=True), rtol)
-    agree((got.log_evidence_, got.noise_var_), (expected.log_evidence_, expected.noise_var_), rtol)
-    assert got.n_samples_seen_ == expected.n_samples_seen_
-    assert got.n_features_in_ == expected.n_features_in_
+    model = SparseGPRegressor(n_inducing=M, learn_inducing=False, random_state=0)
+    reported = on_cluster.fit(model, *make_data(), client=both).info_["cluster"]
+    assert reported["rounds"] > 2
+    assert 2 * reported["bytes_per_evaluation"] <= 4 * reported["workers"] * M**2 * 8
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -243,34 +191,6 @@ def test_learning_from_the_same_start_gives_the_same_model(both: Any, name: str,
     assert got.info_["cluster"]["workers"] == 2
 
 
-def test_fit_leaves_a_plain_estimator(both: Any) -> None:
-    X, y = make_data()
-    params = {"kernel": "se", "n_inducing": 10, "optimizer": None, "random_state": 0}
-    weight = np.where(np.arange(len(y)) % 7 == 0, 0.0, 2.0)
-    got = on_cluster.fit(SparseGPRegressor(**params), X[:250], y[:250], sample_weight=weight[:250], client=both)
-    model = SparseGPRegressor(**params).fit(X[:250], y[:250], sample_weight=weight[:250])
-    same_model(got, model, 1e-8)
-    for estimator in (got, model):
-        estimator.partial_fit(X[250:], y[250:], sample_weight=weight[250:])
-    same_model(got, model, 1e-8)
-
-
-def test_predictions_on_workers(both: Any) -> None:
-    import dask.array as da
-
-    X, y = make_data()
-    model = SparseGPRegressor("se", n_inducing=10, optimizer=None, random_state=0).fit(X, y)
-    expected = model.predict(X, return_std=True)
-    agree(on_cluster.predict(model, X, client=both, return_std=True), expected, 1e-12)
-    chunks = da.from_array(X, chunks=(70, 1))
-    agree((on_cluster.predict(model, chunks, client=both),), expected[:1], 1e-12)
-
-
-def frame_of(X: np.ndarray, y: np.ndarray) -> Any:
-    pandas = pytest.importorskip("pandas")
-    return pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y})
-
-
 def test_the_same_model_from_files_and_dask_collections(both: Any, tmp_path: Any) -> None:
     dd, da = pytest.importorskip("dask.dataframe"), pytest.importorskip("dask.array")
     X, y = make_data()
@@ -279,8 +199,7 @@ def test_the_same_model_from_files_and_dask_collections(both: Any, tmp_path: Any
     frame[:170].to_parquet(tmp_path / "rows" / "0.parquet", row_group_size=40)
     frame[170:170].to_parquet(tmp_path / "rows" / "1.parquet")
     frame[170:].to_parquet(tmp_path / "rows" / "2.parquet", row_group_size=90)
-    params = {"kernel": "se", "n_inducing": 10, "optimizer": None, "random_state": 0}
-    expected = SparseGPRegressor(**params).fit(X, y)
+    expected = SparseGPRegressor(**QUICK).fit(X, y)
     partitioned = dd.from_pandas(frame, npartitions=5)
     sources: list[tuple[Any, Any, str | None]] = [
         (tmp_path / "rows", None, "y"),
@@ -289,19 +208,11 @@ def test_the_same_model_from_files_and_dask_collections(both: Any, tmp_path: Any
         (da.from_array(X, chunks=(80, 1)), da.from_array(y, chunks=45), None),
     ]
     for data, targets, target in sources:
-        got = on_cluster.fit(SparseGPRegressor(**params), data, targets, target=target, client=both)
+        got = on_cluster.fit(SparseGPRegressor(**QUICK), data, targets, target=target, client=both)
         np.testing.assert_allclose(got.log_evidence_, expected.log_evidence_, rtol=1e-8)
         np.testing.assert_allclose(got.inducing_, expected.inducing_, rtol=1e-8)
         if target is not None:
             assert list(got.feature_names_in_) == ["a", "b"]
-
-
-def test_a_bad_row_group_is_named(both: Any, tmp_path: Any) -> None:
-    X, y = make_data()
-    X[217, 1] = np.nan
-    frame_of(X, y).to_parquet(tmp_path / "bad.parquet", row_group_size=20)
-    with pytest.raises(InputError, match=r"bad\.parquet', row group 10 \(row 17 .* row 217 of the file\): column 'b'"):
-        on_cluster.fit(SparseGPRegressor(n_inducing=5), tmp_path / "bad.parquet", target="y", client=both)
 
 
 def test_what_cannot_be_done_on_a_cluster_says_so(both: Any) -> None:
@@ -317,26 +228,6 @@ def test_what_cannot_be_done_on_a_cluster_says_so(both: Any) -> None:
         on_cluster.fit(SparseGPRegressor(n_inducing=5), lambda: iter([(X, y)]), client=both)
 
 
-def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert connecting.ANSWER_SECONDS < 10
-    monkeypatch.setattr(connecting, "ANSWER_SECONDS", 0.5)
-    X, y = make_data()
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(SparseGPError, match="does not answer"):
-            on_cluster.fit(SparseGPRegressor(n_inducing=5), X, y, client=address)
-    for wrong in ("nonsense", 8786):
-        with pytest.raises(InputError, match="tcp://host:8786"):
-            on_cluster.fit(SparseGPRegressor(n_inducing=5), X, y, client=wrong)
-
-
-def kill_a_worker(client: Any, index: int = 0) -> None:
-    pids = client.run(os.getpid)
-    os.kill(pids[sorted(pids)[index]], signal.SIGKILL)
-
-
 @pytest.mark.parametrize("by_block", [False, True])
 def test_a_worker_killed_between_rounds_changes_no_bit(both: Any, by_block: bool) -> None:
     row, block, hyper = get_row("pitc" if by_block else "fitc"), make_block(), make_hyper()
@@ -347,93 +238,3 @@ def test_a_worker_killed_between_rounds_changes_no_bit(both: Any, by_block: bool
     after = gradient_of(objective, hyper)
     assert after[0] == before[0]
     np.testing.assert_array_equal(after[1], before[1])
-
-
-class Interrupted(Exception):
-    """The driver's end."""
-
-
-def test_a_killed_driver_goes_on_from_its_checkpoint(both: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    X, y = make_data()
-    path = tmp_path / "learning.npz"
-    evaluate, n_evaluations = on_cluster.DaskObjective.value_and_gradient, 0
-
-    def dying(self: Any, hyper: Hyperparameters) -> float:
-        nonlocal n_evaluations
-        n_evaluations += 1
-        if n_evaluations == 12:
-            raise Interrupted
-        return evaluate(self, hyper)
-
-    params = {"kernel": "se", "n_inducing": 10, "learn_inducing": False, "random_state": None}
-    monkeypatch.setattr(on_cluster.DaskObjective, "value_and_gradient", dying)
-    with pytest.raises(Interrupted):
-        on_cluster.fit(SparseGPRegressor(**params), X, y, client=both, checkpoint=path)
-    with pytest.raises(InputError, match="other data"):
-        on_cluster.fit(SparseGPRegressor(**params), X[:-1], y[:-1], client=both, checkpoint=path)
-    values = []
-    monkeypatch.setattr(
-        on_cluster.DaskObjective,
-        "value_and_gradient",
-        lambda self, hyper: values.append(evaluate(self, hyper)) or values[-1],
-    )
-    left = float(np.load(path)["value"])
-    resumed = on_cluster.fit(SparseGPRegressor(**params), X, y, client=both, checkpoint=path)
-    assert values[0] == pytest.approx(left, rel=1e-10)
-    assert resumed.log_evidence_ >= left - 1e-9 * abs(left)
-    assert not path.exists()
-
-
-@pytest.mark.slow
-def test_twenty_fits_with_a_worker_killed_at_a_random_moment(both: Any) -> None:
-    X, y = make_data(1500)
-    params = {**MODELS["fitc"], "random_state": 4}
-    started = time.perf_counter()
-    expected = on_cluster.fit(SparseGPRegressor(**params), X, y, client=both)
-    seconds = time.perf_counter() - started
-    rng = np.random.default_rng(0)
-    for delay in rng.uniform(0.0, seconds, 20):
-        both.wait_for_workers(2, timeout=120)
-        killer = threading.Timer(delay, kill_a_worker, (both, int(rng.integers(2))))
-        killer.start()
-        got = on_cluster.fit(SparseGPRegressor(**params), X, y, client=both)
-        killer.join()
-        same_model(got, expected, 1e-6)
-
-
-DOCS = Path(__file__).parent.parent / "docs" / "clusters.md"
-
-
-def commands_of_the_docs(port: int) -> list[list[str]]:
-    block = re.search(r"^```bash\n(.*?)^```", DOCS.read_text(), re.DOTALL | re.MULTILINE)
-    assert block is not None
-    lines = [line.removesuffix("&").replace("8786", str(port)).split() for line in block[1].splitlines()]
-    return [[str(Path(sys.executable).parent / program), *options] for program, *options in lines]
-
-
-@pytest.mark.slow
-def test_the_cluster_of_the_docs() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = [
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for command in commands_of_the_docs(port)
-    ]
-    try:
-        X, y = make_data()
-        params = {"kernel": "se", "n_inducing": 10, "optimizer": None, "random_state": 0}
-        with distributed.Client(f"tcp://127.0.0.1:{port}", timeout=120) as client:
-            client.wait_for_workers(2, timeout=120)
-        got = on_cluster.fit(SparseGPRegressor(**params), X, y, client=f"tcp://127.0.0.1:{port}")
-        same_model(got, SparseGPRegressor(**params).fit(X, y), 1e-8)
-        with distributed.Client(f"tcp://127.0.0.1:{port}", timeout=120) as client:
-            started[0].send_signal(signal.SIGSTOP)
-            with pytest.raises(SparseGPError, match="does not answer"):
-                on_cluster.fit(SparseGPRegressor(**params), X, y, client=client)
-            started[0].send_signal(signal.SIGCONT)
-    finally:
-        started[0].send_signal(signal.SIGCONT)
-        for process in reversed(started):
-            process.terminate()
-            process.wait(60)

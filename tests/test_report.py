@@ -17,7 +17,6 @@ from sparsegp import (
     metrics,
     report,
 )
-from sparsegp.estimators.diagnosis import diagnose
 from sparsegp.report.scores import mixture_crps, scores
 
 matplotlib.use("Agg")
@@ -113,7 +112,7 @@ def test_a_page_says_what_is_known_of_the_model(written):
         f"{found['coverage_95']:.1%}",
     ):
         assert value in page.text
-    for finding in diagnose(model, X, y):
+    for finding in report.judge(model, X, y).findings:
         assert finding.what in page.text
         assert finding.try_this in page.text
     assert repr(model.kernel_) in page.text
@@ -147,6 +146,21 @@ def test_what_is_wrong_with_a_model_is_on_its_page(tmp_path):
     assert 'class="warning"' in text
     fine = MODELS["exact"].fit(*wave(300))
     assert "Nothing stood out" in report.write(fine, *wave(300, seed=1), tmp_path / "page.html").read_text()
+
+
+def test_rows_that_have_moved_since_the_fit_are_found():
+    X, y = wave(200)
+    model = MODELS["vfe"].fit(X, y)
+    fresh, target = wave(100, seed=1)
+    here = {finding.what for finding in report.judge(model, fresh, target).findings}
+    assert not any("not where the training rows were" in what or "lean" in what for what in here)
+    away = fresh.assign(plain=fresh["plain"] + 5.0)
+    moved = [finding for finding in report.judge(model, away, target).findings if "not where" in finding.what]
+    assert [(finding.severity, finding.what.endswith("were: plain")) for finding in moved] == [("warning", True)]
+    leaning = [finding for finding in report.judge(model, fresh, target + 1.0).findings if "lean" in finding.what]
+    assert "above their predictions" in leaning[0].evidence
+    few = report.judge(model, away[:10], target[:10] + 1.0).findings
+    assert not any("not where" in finding.what or "lean" in finding.what for finding in few)
 
 
 def test_scores_are_those_of_the_metrics():

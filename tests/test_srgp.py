@@ -265,6 +265,12 @@ def test_block_rows_are_refused(name: str) -> None:
         maximize(ExactObjective(problem.block), problem.hyperparameters(), limits)
 
 
+@pytest.mark.parametrize("name", ["pitc", "pic", "block-pep", "exact", "sod"])
+def test_the_regressor_refuses_srgp_before_it_looks_at_the_rows(name: str) -> None:
+    with pytest.raises(InputError, match="mini-batches of rows"):
+        SparseGPRegressor(approximation=name, optimizer="srgp").fit(None, None)
+
+
 def test_the_regressor_learns_by_srgp() -> None:
     rows, _ = learning_problem(800)
     X, y = rows.all.X.numpy(), rows.all.y.numpy()

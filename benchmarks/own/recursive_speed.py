@@ -10,7 +10,7 @@ import torch
 from benchmarks.jobs import Arrays, read_job, write_result
 from benchmarks.measure import median_seconds, seconds_of
 
-from sparsegp import kernels
+from sparsegp import SparseGPRegressor, kernels
 from sparsegp.approximations import get
 from sparsegp.data import Block, Rows
 from sparsegp.engines import recursive, revision
@@ -50,6 +50,22 @@ def single_rows(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
         "covariance_error": _relative(state.covariance, batch.covariance),
         "smallest_eigenvalue": smallest,
     }
+
+
+def partial_fit_rows(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
+    """The same by the estimator, with its checks, standardisation and innovations: updates a second."""
+    n, M = options["partial_fit_rows"], options["single_inducing"]
+    kernel = kernels.SquaredExponential(float(problem["variance"]), problem["lengthscales"])
+    noise_var = float(problem["noise_var"])
+    gp = SparseGPRegressor(kernel, inducing=problem["Z"][:M], noise_var=noise_var, optimizer=None)
+    X, y = problem["X"], problem["y"]
+    gp.fit(X[:M], y[:M])
+
+    def add() -> None:
+        for i in range(M, M + n):
+            gp.partial_fit(X[i : i + 1], y[i : i + 1])
+
+    return {"rows": n, "updates_per_second": n / seconds_of(add)}
 
 
 def batches(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
@@ -106,5 +122,5 @@ def _relative(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 if __name__ == "__main__":
     given, chosen = read_job(sys.argv[1])
-    parts = {"single_rows": single_rows, "batches": batches, "forgetting": forgetting}
-    write_result(sys.argv[1], {name: part(given, chosen) for name, part in parts.items()})
+    parts = (single_rows, partial_fit_rows, batches, forgetting)
+    write_result(sys.argv[1], {part.__name__: part(given, chosen) for part in parts})

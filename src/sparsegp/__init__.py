@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparsegp import kernels, metrics
     from sparsegp.errors import FactorizationError, FingerprintError, InputError, ModelFileError, SparseGPError
+    from sparsegp.estimators.anytime import Progress
     from sparsegp.estimators.committee import CommitteeGPRegressor
     from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
     from sparsegp.estimators.loading import load
     from sparsegp.estimators.regressor import SparseGPRegressor
+    from sparsegp.planning import plan
 
     __version__: str
 
@@ -20,11 +22,13 @@ __all__ = [
     "HeteroscedasticGPRegressor",
     "InputError",
     "ModelFileError",
+    "Progress",
     "SparseGPError",
     "SparseGPRegressor",
     "kernels",
     "load",
     "metrics",
+    "plan",
 ]
 
 # Names are imported when first asked for: the command line answers without waiting for torch.
@@ -35,9 +39,11 @@ _HOMES = {
     "HeteroscedasticGPRegressor": "sparsegp.estimators.heteroscedastic",
     "InputError": "sparsegp.errors",
     "ModelFileError": "sparsegp.errors",
+    "Progress": "sparsegp.estimators.anytime",
     "SparseGPError": "sparsegp.errors",
     "SparseGPRegressor": "sparsegp.estimators.regressor",
     "load": "sparsegp.estimators.loading",
+    "plan": "sparsegp.planning",
 }
 _MODULES = ("kernels", "metrics")
 

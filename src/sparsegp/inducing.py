@@ -14,9 +14,9 @@ from sparsegp.linalg import row_dots, whiten_rows
 CHOICES = ("kmeans", "random", "greedy")
 GREEDY_CHUNK_ROWS = 4096
 SMALLEST_VARIANCE = 1e-12
-_SAMPLE_ROWS = 20_000
-_SAMPLE_ROWS_PER_CENTRE = 20
-_LLOYD_STEPS = 10
+SAMPLE_ROWS = 20_000
+SAMPLE_ROWS_PER_CENTRE = 20
+LLOYD_STEPS = 10
 
 
 class Covariance(Protocol):
@@ -73,12 +73,12 @@ def kmeans_inducing(X: Tensor, n: int, rng: np.random.Generator, sample_weight: 
 
     _check_count(n)
     X, weight = _with_weight(X, sample_weight)
-    rows = _sample(X.shape[0], max(_SAMPLE_ROWS, _SAMPLE_ROWS_PER_CENTRE * n), rng)
+    rows = _sample(X.shape[0], max(SAMPLE_ROWS, SAMPLE_ROWS_PER_CENTRE * n), rng)
     if len(_first_occurrences(X[rows])) <= n:
         rows = _first_occurrences(X)
         if len(rows) <= n:
             return X[rows]
-    model = KMeans(n, n_init=1, max_iter=_LLOYD_STEPS, random_state=int(rng.integers(2**31)))
+    model = KMeans(n, n_init=1, max_iter=LLOYD_STEPS, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a cluster left empty: equal centres are dropped
         model.fit(X[rows].cpu().numpy(), sample_weight=None if weight is None else weight[rows].cpu().numpy())

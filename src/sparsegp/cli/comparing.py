@@ -3,17 +3,18 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
 from sparsegp.cli import memory, options, tables
-from sparsegp.cli.fitting import INTERRUPTED, Settings, fit_rows
+from sparsegp.cli.fitting import INTERRUPTED, Settings
 from sparsegp.cli.output import note, print_json, show_rows
-from sparsegp.cli.scoring import scores
-from sparsegp.cli.tables import Chunk, Columns
 from sparsegp.errors import InputError, SparseGPError
+
+if TYPE_CHECKING:
+    from sparsegp.sources import Batch
 
 SHOWN = ("approximation", "rmse", "nlpd", "crps", "coverage_95", "seconds", "megabytes")
 
@@ -21,9 +22,7 @@ SHOWN = ("approximation", "rmse", "nlpd", "crps", "coverage_95", "seconds", "meg
 def compare(
     data: options.Data,
     target: options.Target,
-    approximations: Annotated[
-        str, typer.Option("--approximations", "-a", help="Names, with commas between them.")
-    ] = "vfe,fitc,pic",
+    approximations: options.Approximations = "vfe,fitc,pic",
     test: Annotated[Path | None, typer.Option(help="Table of test rows. Default: a random part of the data.")] = None,
     test_fraction: Annotated[float, typer.Option(help="Part of the rows to test on, without --test.")] = 0.2,
     features: options.Features = None,
@@ -37,9 +36,10 @@ def compare(
     as_json: options.Json = False,
 ) -> None:
     """Fit several approximations to the same rows and score them on the same other rows."""
-    columns = Columns(tables.select(data, features, (target,)), target)
-    rows = tables.read(data, columns)
-    train, other = _split(rows, test_fraction, seed) if test is None else (rows, tables.read(test, columns))
+    source = tables.open_table(data, target, tables.names_in(features))
+    rows, names = tables.read(source), source.feature_names
+    given = None if test is None else tables.read(tables.open_table(test, target, names))
+    train, other = _split(rows, test_fraction, seed) if given is None else (rows, given)
     settings = Settings("sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose=False)
     results: list[dict[str, Any]] = []
     for name in approximations.split(","):
@@ -49,9 +49,9 @@ def compare(
             break
     results.sort(key=lambda result: result.get("nlpd", np.inf))
     if as_json:
-        print_json({"train_rows": len(train.X), "test_rows": len(other.X), "results": results})
+        print_json({"train_rows": len(train), "test_rows": len(other), "results": results})
     else:
-        show_rows(f"{len(train.X):,} rows to learn from, {len(other.X):,} to test on", results, SHOWN)
+        show_rows(f"{len(train):,} rows to learn from, {len(other):,} to test on", results, SHOWN)
         for result in results:
             if "error" in result:
                 note(f"{result['approximation']}: {result['error']}")
@@ -62,10 +62,11 @@ def compare(
 
 
 def _measured(
-    settings: Settings, train: Chunk, test: Chunk, budget: float | None, quiet: bool
+    settings: Settings, train: "Batch", test: "Batch", budget: float | None, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
     """(scores, seconds and memory above that before, of one approximation or its error, whether Ctrl-C was pressed)."""
     from sparsegp.cli.watching import watched
+    from sparsegp.report.scores import scores
 
     result: dict[str, Any] = {"approximation": settings.approximation}
     model, started = settings.estimator(), time.perf_counter()
@@ -73,23 +74,18 @@ def _measured(
     before = memory.peak_megabytes()
     try:
         with watched(model, budget, quiet=quiet) as watcher:
-            fit_rows(model, train)
+            model.fit(train.X, train.y)
         seconds, megabytes = time.perf_counter() - started, memory.peak_megabytes() - before
-        result |= {**scores(model, test), "seconds": seconds, "megabytes": megabytes}
+        result |= {**scores(model, test.X, test.y), "seconds": seconds, "megabytes": megabytes}
     except SparseGPError as error:
         return {**result, "error": str(error)}, False
     return result, watcher.interrupted
 
 
-def _split(rows: Chunk, fraction: float, seed: int) -> tuple[Chunk, Chunk]:
-    n_test = round(fraction * len(rows.X))
-    if not 0 < n_test < len(rows.X):
-        raise InputError(
-            f"--test-fraction={fraction} of {len(rows.X)} rows leaves nothing to learn from or to test on."
-        )
-    order = np.random.default_rng(seed).permutation(len(rows.X))
-    test, train = (
-        Chunk(*(None if part is None else part[index] for part in rows.parts))  # type: ignore[arg-type]
-        for index in (order[:n_test], order[n_test:])
-    )
-    return train, test
+def _split(rows: "Batch", fraction: float, seed: int) -> tuple["Batch", "Batch"]:
+    n_test = round(fraction * len(rows))
+    if not 0 < n_test < len(rows):
+        raise InputError(f"--test-fraction={fraction} of {len(rows)} rows leaves nothing to learn from or to test on.")
+    is_test = np.zeros(len(rows), dtype=bool)
+    is_test[np.random.default_rng(seed).permutation(len(rows))[:n_test]] = True
+    return rows.take(~is_test), rows.take(is_test)

@@ -3,17 +3,18 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparsegp.cli import options, tables
+from sparsegp.cli import options, saved, tables
 from sparsegp.cli.output import note, show
-from sparsegp.cli.tables import Chunk, Columns
 from sparsegp.errors import InputError
 
+if TYPE_CHECKING:
+    from sparsegp.sources import Source
+
 INTERRUPTED = 130
-MODELS = ("sparse", "heteroscedastic", "committee")
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,7 @@ class Settings:
             return sparsegp.HeteroscedasticGPRegressor(**blocks, **shared)
         if self.model == "sparse":
             return sparsegp.SparseGPRegressor(**blocks, **shared)
-        raise InputError(f"--model must be one of {', '.join(MODELS)}; got {self.model!r}.")
-
-
-def fit_rows(model: Any, rows: Chunk) -> None:
-    """Fit to the rows of a table, with their weights and known noise where it has them."""
-    given = {"sample_weight": rows.weight, "noise_var": rows.noise_var}
-    model.fit(rows.X, rows.y, **{name: value for name, value in given.items() if value is not None})
+        raise InputError(f"--model must be one of {', '.join(options.MODELS)}; got {self.model!r}.")
 
 
 def fit(
@@ -68,10 +63,8 @@ def fit(
     target: options.Target,
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")],
     features: options.Features = None,
-    model: Annotated[str, typer.Option(help="sparse, heteroscedastic (noise that varies), committee.")] = "sparse",
-    approximation: Annotated[
-        str | None, typer.Option("--approximation", "-a", help="vfe, fitc, pic, ... Default: vfe; committee: exact.")
-    ] = None,
+    model: options.ModelKind = "sparse",
+    approximation: options.Approximation = None,
     kernel: options.Kernel = "se",
     n_inducing: options.Inducing = 512,
     power: options.Power = 0.5,
@@ -85,37 +78,38 @@ def fit(
     verbose: options.Verbose = False,
 ) -> None:
     """Fit a model to a table and save it. Ctrl-C saves the best model so far."""
-    if not output.resolve().parent.is_dir():
-        raise InputError(f"The folder of {output} does not exist. Create it first: a fit would be lost.")
-    others = (target, weight, noise_var)
-    columns = Columns(tables.select(data, features, others), *others)
-    rows = tables.read(data, columns)
+    options.require_folder(output)
+    source = tables.open_table(data, target, tables.names_in(features), weight=weight, noise_var=noise_var)
+    tables.require_rows(source, data)
     settings = Settings(model, approximation, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose)
-    _fit_and_save(settings, rows, columns, output, time_budget, as_json)
+    _fit_and_save(settings, source, target, output, time_budget, as_json)
 
 
 def _fit_and_save(
-    settings: Settings, rows: Chunk, columns: Columns, output: Path, time_budget: float | None, as_json: bool
+    settings: Settings, source: "Source", target: str, output: Path, time_budget: float | None, as_json: bool
 ) -> None:
     from sparsegp.cli.watching import watched
-    from sparsegp.estimators import batch_log, persistence
+    from sparsegp.estimators import batch_log
 
     model, started = settings.estimator(), time.perf_counter()
     with watched(model, time_budget, quiet=as_json or settings.verbose) as watcher:
-        fit_rows(model, rows)
-    model._table_columns = persistence.TableColumns(columns.features, str(columns.target))
-    batch_log.record(model, batch_log.content_id([rows.parts]))
-    persistence.save(model, output)
+        # a function that starts a new pass: more rows than fit into memory are read as they are needed
+        model.fit(lambda: tables.tuples(source))
+    saved.name_columns(model, source, target)
+    if watcher.fraction == 1.0:
+        batch_log.record(model, tables.content_id(source))
+    model.save(output)
     result = {
         "model": str(output),
         "approximation": settings.chosen,
-        "rows": len(rows.X),
-        "features": list(columns.features),
+        "rows": int(model.n_samples_seen_),
+        "features": list(source.feature_names or ()),
         "log_evidence": float(model.log_evidence_),
         "noise_std": float(model.noise_var_) ** 0.5,
         "kernel": repr(model.kernel_),
         "learning_steps": watcher.steps,
-        "stopped_by": "Ctrl-C" if watcher.interrupted else "time budget" if watcher.out_of_time else None,
+        "stopped_by": watcher.stopped_by,
+        "fraction_used": watcher.fraction,
         "seconds": time.perf_counter() - started,
         "megabytes": output.stat().st_size / 1e6,
     }

@@ -8,7 +8,9 @@ import typer
 from sparsegp.cli.comparing import compare
 from sparsegp.cli.fitting import fit
 from sparsegp.cli.merging import merge
+from sparsegp.cli.plan import plan
 from sparsegp.cli.predicting import evaluate, predict
+from sparsegp.cli.reporting import report
 from sparsegp.cli.updating import update
 from sparsegp.errors import SparseGPError
 
@@ -21,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (fit, predict, update, evaluate, merge, compare):
+for command in (fit, predict, update, evaluate, merge, compare, plan, report):
     app.command()(command)
 
 

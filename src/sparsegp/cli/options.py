@@ -1,11 +1,51 @@
 """Arguments and options that several commands share."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Data = Annotated[Path, typer.Argument(help="Parquet or CSV file, or a folder of Parquet files.")]
+from sparsegp.errors import InputError
+
+# Written out so that completion answers without torch; the tests hold them against the package.
+MODELS = ("sparse", "heteroscedastic", "committee")
+KERNELS = ("se", "matern12", "matern32", "matern52", "rq")
+OPTIMIZERS = ("lbfgs", "srgp", "adam")
+APPROXIMATIONS = (
+    "vfe",
+    "fitc",
+    "pic",
+    "pep",
+    "pitc",
+    "block-pep",
+    "fic",
+    "dtc",
+    "sor",
+    "sod",
+    "nystrom",
+    "exact",
+)
+CHUNK_ROWS = 65_536
+
+
+def beginning(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """Completion: the choices that begin with what was typed; after a comma, the next name."""
+
+    def complete(incomplete: str) -> list[str]:
+        done, comma, typed = incomplete.rpartition(",")
+        return [f"{done}{comma}{name}" for name in choices if name.startswith(typed)]
+
+    return complete
+
+
+def require_folder(output: Path) -> None:
+    """Find out before the work that a result could not be written."""
+    if not output.resolve().parent.is_dir():
+        raise InputError(f"The folder of {output} does not exist. Create it first, or give another path.")
+
+
+Data = Annotated[Path, typer.Argument(help="Parquet or CSV file, or a folder of them.")]
 Model = Annotated[Path, typer.Argument(help="Model file.")]
 Target = Annotated[str, typer.Option("--target", "-t", help="Column to predict.")]
 KnownTarget = Annotated[
@@ -16,14 +56,34 @@ Features = Annotated[
 ]
 Weight = Annotated[str | None, typer.Option(help="Column of weights: a row counts this many times.")]
 NoiseVar = Annotated[str | None, typer.Option(help="Column of known noise variances of the target.")]
-Kernel = Annotated[str, typer.Option(help="se, matern12, matern32, matern52 or rq.")]
+ModelKind = Annotated[
+    str,
+    typer.Option(help="sparse, heteroscedastic (noise that varies), committee.", autocompletion=beginning(MODELS)),
+]
+Approximation = Annotated[
+    str | None,
+    typer.Option(
+        "--approximation",
+        "-a",
+        help="vfe, fitc, pic, ... Default: vfe; committee: exact.",
+        autocompletion=beginning(APPROXIMATIONS),
+    ),
+]
+Approximations = Annotated[
+    str,
+    typer.Option(
+        "--approximations",
+        "-a",
+        help="Names, with commas between them.",
+        autocompletion=beginning(APPROXIMATIONS),
+    ),
+]
+Kernel = Annotated[str, typer.Option(help="se, matern12, matern32, matern52 or rq.", autocompletion=beginning(KERNELS))]
 Inducing = Annotated[int, typer.Option("--n-inducing", "-m", help="Number of inducing inputs: more is better, slower.")]
 Power = Annotated[float, typer.Option(help="alpha of pep and block-pep, 0 to 1.")]
 Blocks = Annotated[int | None, typer.Option(help="Number of blocks of pitc, pic and block-pep.")]
-Optimizer = Annotated[str, typer.Option(help="lbfgs or adam.")]
-Budget = Annotated[
-    float | None, typer.Option(help="Seconds for learning; one pass over the rows follows. Default: until it is done.")
-]
+Optimizer = Annotated[str, typer.Option(help="lbfgs, srgp or adam.", autocompletion=beginning(OPTIMIZERS))]
+Budget = Annotated[float | None, typer.Option(help="Seconds for the fit as a whole. Default: until it is done.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="A line a second about the fit, with the evidence.")]

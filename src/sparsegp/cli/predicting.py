@@ -10,7 +10,6 @@ import typer
 
 from sparsegp.cli import options, saved, tables
 from sparsegp.cli.output import show
-from sparsegp.cli.scoring import scores
 from sparsegp.errors import InputError
 
 Write = Callable[[Any], None]
@@ -23,7 +22,7 @@ def predict(
         Path | None, typer.Option("--output", "-o", help="Parquet or CSV file. Default: CSV on standard output.")
     ] = None,
     coverage: Annotated[float, typer.Option(help="Probability that lower to upper holds the target.")] = 0.95,
-    chunk_rows: options.ChunkRows = tables.CHUNK_ROWS,
+    chunk_rows: options.ChunkRows = options.CHUNK_ROWS,
     as_json: options.Json = False,
 ) -> None:
     """Predict each row of a table: mean, std, and the interval from lower to upper."""
@@ -32,11 +31,11 @@ def predict(
     if as_json and output is None:
         raise InputError("--json needs --output: without it the predictions are what is printed.")
     fitted = sparsegp.load(model)
-    columns, n_rows = saved.columns_of(fitted, data, None, needs_target=False), 0
+    source, n_rows = saved.open_for(fitted, data, None, batch_rows=chunk_rows), 0
     with _writer(output) as write, saved.named_columns():
-        for chunk in tables.chunks_of(data, columns, chunk_rows):
-            mean, std = fitted.predict(chunk.X, return_std=True)
-            lower, upper = fitted.predict_interval(chunk.X, coverage)
+        for X, *_ in tables.tuples(source):
+            mean, std = fitted.predict(X, return_std=True)
+            lower, upper = fitted.predict_interval(X, coverage)
             write({"mean": mean, "std": std, "lower": lower, "upper": upper})
             n_rows += len(mean)
     if output is not None:
@@ -50,13 +49,15 @@ def _writer(output: Path | None) -> Iterator[Write]:
     import pyarrow.parquet as pq
     from pyarrow import csv
 
+    from sparsegp.sources import files
+
     schema = pa.schema([(name, pa.float64()) for name in ("mean", "std", "lower", "upper")])
     if output is None:
         with csv.CSVWriter(sys.stdout.buffer, schema) as out:
             yield lambda columns: out.write(pa.table(columns, schema))
         return
-    if not output.name.endswith((".csv", *tables.PARQUET)):
-        raise InputError(f"--output must end in .csv or {' or '.join(tables.PARQUET)}; got {output}.")
+    if not output.name.endswith((".csv", *files.PARQUET_SUFFIXES)):
+        raise InputError(f"--output must end in .csv or {' or '.join(files.PARQUET_SUFFIXES)}; got {output}.")
     temporary = output.with_name(f".{output.name}.part")
     kind = csv.CSVWriter if output.name.endswith(".csv") else pq.ParquetWriter
     try:
@@ -72,9 +73,10 @@ def evaluate(
 ) -> None:
     """Score a model on rows with known targets: errors, NLPD, CRPS, coverage of its intervals."""
     import sparsegp
+    from sparsegp.report.scores import scores
 
     fitted = sparsegp.load(model)
-    rows = tables.read(data, saved.columns_of(fitted, data, target, needs_target=True))
+    rows = tables.read(saved.open_for(fitted, data, saved.target_of(fitted, target)))
     with saved.named_columns():
-        result = scores(fitted, rows)
-    show(f"Scores on {data}", {"rows": len(rows.X), **result}, as_json)
+        result = scores(fitted, rows.X, rows.y)
+    show(f"Scores on {data}", {"rows": len(rows), **result}, as_json)

@@ -4,32 +4,45 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsegp.cli import tables
-from sparsegp.cli.tables import Columns
 from sparsegp.errors import InputError
 
+if TYPE_CHECKING:
+    from sparsegp.sources import Source
 
-def columns_of(model: Any, data: Path, target: str | None, *, needs_target: bool, **others: str | None) -> Columns:
+
+def name_columns(model: Any, source: "Source", target: str) -> None:
+    """A model fitted to arrays learns what the columns of the table were called."""
+    import numpy as np
+
+    from sparsegp.estimators.persistence import TableColumns
+
+    features = tuple(source.feature_names or ())
+    model._table_columns = TableColumns(features, target)
+    model.feature_names_in_ = np.array(features, dtype=object)
+
+
+def target_of(model: Any, given: str | None) -> str:
+    """The name of the target: as given, or as in the table of the fit."""
+    saved = vars(model).get("_table_columns")
+    if given is None and saved is None:
+        raise InputError("The model does not know the name of its target: give --target.")
+    return given or str(saved.target)
+
+
+def open_for(model: Any, data: Path, target: str | None, **options: Any) -> "Source":
     """The columns of a table that the model was fitted with, by name; without names, all that are nothing else."""
     saved = vars(model).get("_table_columns")
-    target = target or (None if saved is None else saved.target)
-    if needs_target and target is None:
-        raise InputError("The model does not know the name of its target: give --target.")
-    names = getattr(model, "feature_names_in_", None) if saved is None else saved.features
-    rest = (target, *others.values())
-    if needs_target:
-        features = tables.select(data, None if names is None else list(names), rest)
-    else:
-        chosen = names if names is not None else [name for name in tables.column_names(data) if name != target]
-        features = tables.select(data, list(chosen), ())
-    if len(features) != model.n_features_in_:
+    names = vars(model).get("feature_names_in_") if saved is None else saved.features
+    source = tables.open_table(data, target, None if names is None else list(map(str, names)), **options)
+    if source.n_features != model.n_features_in_:
         raise InputError(
-            f"The model was fitted with {model.n_features_in_} columns without names; {data} has {len(features)}: "
-            f"{', '.join(features)}. Give a table with the same columns."
+            f"The model was fitted with {model.n_features_in_} columns without names; {data} has {source.n_features}: "
+            f"{', '.join(source.feature_names or ())}. Give a table with the same columns."
         )
-    return Columns(features, target if needs_target else None, **others)
+    return source
 
 
 @contextmanager

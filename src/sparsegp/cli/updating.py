@@ -1,14 +1,16 @@
 """`sparsegp update`: new rows into a saved model, each batch exactly once."""
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sparsegp.cli import options, saved, tables
-from sparsegp.cli.output import print_json, show_rows
+from sparsegp.cli.output import note, print_json, show_rows
 from sparsegp.errors import InputError
+
+if TYPE_CHECKING:
+    from sparsegp.sources import Source
 
 
 def update(
@@ -26,7 +28,7 @@ def update(
     separate: Annotated[
         bool, typer.Option("--separate", help="The new rows alone, to be merged into the model later. Needs -o.")
     ] = False,
-    chunk_rows: options.ChunkRows = tables.CHUNK_ROWS,
+    chunk_rows: options.ChunkRows = options.CHUNK_ROWS,
     as_json: options.Json = False,
 ) -> None:
     """Add rows exactly, without learning again. A batch that is in the model already is not added twice.
@@ -46,8 +48,9 @@ def update(
     with locked(destination), saved.named_columns():
         fitted, reports = _opened(model, separate), []
         for path in data:
-            columns = saved.columns_of(fitted, path, target, needs_target=True, weight=weight, noise_var=noise_var)
-            reports.append(_add_once(fitted, path, columns, batch_id, chunk_rows, destination))
+            name, columns = saved.target_of(fitted, target), {"weight": weight, "noise_var": noise_var}
+            source = saved.open_for(fitted, path, name, **columns, batch_rows=chunk_rows)
+            reports.append({"file": str(path), **_add_once(fitted, source, batch_id, destination)})
     if as_json:
         print_json({"model": str(destination), "batches": reports, "rows_in_model": int(fitted.n_samples_seen_)})
     else:
@@ -66,36 +69,25 @@ def _opened(path: Path, separate: bool) -> Any:
     return emptied(model) if separate else model
 
 
-def _add_once(
-    model: Any, path: Path, columns: tables.Columns, batch_id: str | None, chunk_rows: int, destination: Path
-) -> dict[str, Any]:
-    from sparsegp.estimators import batch_log, persistence
+def _add_once(model: Any, source: "Source", batch_id: str | None, destination: Path) -> dict[str, Any]:
+    from sparsegp.estimators import batch_log
 
-    def chunks() -> Any:
-        return tables.chunks_of(path, columns, chunk_rows)
-
-    name = batch_id or batch_log.content_id(chunk.parts for chunk in chunks())
-    report: dict[str, Any] = {
-        "file": str(path),
-        "batch_id": name,
-        "added": name not in batch_log.batch_ids(model),
-        "rows": 0,
-    }
-    if not report["added"]:
-        return report
-    for chunk in chunks():
-        model.partial_fit(chunk.X, chunk.y, noise_var=chunk.noise_var, sample_weight=chunk.weight)
-        report["rows"] += len(chunk.X)
+    name = batch_id or tables.content_id(source)
+    if name in batch_log.batch_ids(model):
+        return {"batch_id": name, "added": False, "rows": 0}
+    n_rows = 0
+    for X, y, noise, weight in tables.tuples(source):
+        model.partial_fit(X, y, noise_var=noise, sample_weight=weight)
+        n_rows += len(y)
     batch_log.record(model, name)
-    persistence.save(model, destination)
-    return report
+    model.save(destination)
+    return {"batch_id": name, "added": True, "rows": n_rows}
 
 
 def _warn_of_drift(model: Any) -> None:
     told = model.info_.get("innovations", {})
     if told.get("drift"):
-        print(
+        note(
             f"Drift: recent squared errors are {told['mean_square']:.2g} times what the model expects. Look at the "
-            "data, or fit again on recent rows.",
-            file=sys.stderr,
+            "data, or fit again on recent rows."
         )

@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,13 +11,16 @@ from sparsegp.cli.output import note
 
 
 class Watcher:
-    """A scikit-learn callback: told of every learning step, it says when to stop."""
+    """A scikit-learn callback: told of every learning step, it says when to stop.
 
-    def __init__(self, budget: float | None, bar: Any) -> None:
-        self.budget, self.bar = budget, bar
+    `limit` is the budget of estimators that keep none themselves. After the fit: `steps`, `stopped_by`, and `fraction`,
+    the share of the rows behind the model.
+    """
+
+    def __init__(self, model: Any, limit: float | None, bar: Any, task: Any) -> None:
+        self.model, self.limit, self.bar, self.task = model, limit, bar, task
         self.interrupted, self.out_of_time, self.steps = False, False, 0
         self.started = time.perf_counter()
-        self.task = bar.add_task("learning", total=budget)
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Nothing to prepare."""
@@ -25,14 +28,15 @@ class Watcher:
     def teardown(self, estimator: Any, context: Any) -> None:
         """Nothing to clear up."""
 
-    def on_fit_task_begin(self, estimator: Any, context: Any, **told: Any) -> None:
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Steps count when they are done."""
 
-    def on_fit_task_end(self, estimator: Any, context: Any, **told: Any) -> bool:
-        self.steps += 1
+    def on_fit_task_end(self, estimator: Any, context: Any, *, metadata: Mapping[str, Any] | None = None) -> bool:
+        if metadata is not None:
+            self.steps += 1
+            self.bar.update(self.task, description=_described(self.steps, metadata))
         seconds = time.perf_counter() - self.started
-        self.bar.update(self.task, completed=seconds, description=f"learning, step {self.steps}")
-        self.out_of_time = self.budget is not None and seconds >= self.budget
+        self.out_of_time = self.out_of_time or (self.limit is not None and seconds >= self.limit)
         return self.interrupted or self.out_of_time
 
     def interrupt(self, number: int, frame: Any) -> None:
@@ -41,14 +45,37 @@ class Watcher:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         note("Stopping: the best model so far will be saved. Press Ctrl-C again to quit without it.")
 
+    @property
+    def fraction(self) -> float:
+        return float(self.model.info_.get("budget", {}).get("fraction", 1.0))
+
+    @property
+    def stopped_by(self) -> str | None:
+        """What ended learning before it was done; None if nothing did."""
+        if self.interrupted:
+            return "Ctrl-C"
+        from sparsegp.learning.deadline import OUT_OF_TIME
+
+        reasons = [stage.reason for stage in self.model.info_.get("stages", [])]
+        return "time budget" if self.out_of_time or self.fraction < 1.0 or OUT_OF_TIME in reasons else None
+
+
+def _described(step: int, told: Mapping[str, Any]) -> str:
+    evidence, rows = told["log_evidence_per_row"], told["n_rows"]
+    return f"step {step}, {rows:,} rows, log evidence per row {evidence:.4f}"
+
 
 @contextmanager
 def watched(model: Any, budget: float | None, *, quiet: bool) -> Iterator[Watcher]:
-    """Within, a fit of the model shows its progress and can be stopped (scikit-learn 1.9 or newer)."""
+    """Within, a fit of the model keeps the budget, shows its progress and can be stopped by Ctrl-C."""
+    has_own_budget = "time_budget" in model.get_params(deep=False)
+    if has_own_budget:
+        model.set_params(time_budget=budget)
     with _progress(quiet) as bar:
-        watcher = Watcher(budget, bar)
+        task = bar.add_task("preparing", total=budget)
+        watcher = Watcher(model, None if has_own_budget else budget, bar, task)
         set_callbacks = getattr(model, "set_callbacks", None)
-        if set_callbacks is None:
+        if set_callbacks is None:  # scikit-learn < 1.9: Ctrl-C is raised, and the estimators keep their best point
             yield watcher
             return
         set_callbacks(watcher)
@@ -61,15 +88,21 @@ def watched(model: Any, budget: float | None, *, quiet: bool) -> Iterator[Watche
 
 
 def _progress(quiet: bool) -> Any:
+    """A bar of the seconds of the budget; without one there is no saying how long learning takes."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    class SecondsBar(BarColumn):
+        def render(self, task: Task) -> Any:
+            task.completed = min(task.elapsed or 0.0, task.total or 0.0)
+            return super().render(task)
+
+    class SecondsLeft(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            left = None if task.total is None else max(0.0, task.total - (task.elapsed or 0.0))
+            return Text("" if left is None else f"{left:.0f} s left")
+
+    columns = (SpinnerColumn(), SecondsBar(), TimeElapsedColumn(), SecondsLeft(), TextColumn("{task.description}"))
     hidden = quiet or not sys.stderr.isatty()
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)

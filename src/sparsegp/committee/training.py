@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -77,6 +78,44 @@ class CommitteeObjective:
         return float(sum(values))
 
 
+class Crew(Protocol):
+    """Who works for a committee: threads of this process, or workers elsewhere."""
+
+    def objective(self, plans: Sequence[ExpertPlan], shared: Hyperparameters) -> Objective:
+        """sum_i J_i of these experts, as `CommitteeObjective`."""
+
+    def with_learned_inducing(
+        self, plans: Sequence[ExpertPlan], hyper: Hyperparameters, lesson: "Lesson"
+    ) -> list[ExpertPlan]:
+        """Every expert with the inducing inputs of `own_inducing`."""
+
+    def train(
+        self, plans: Sequence[ExpertPlan], hyper: Hyperparameters, common: ExpertPlan | None = None
+    ) -> list[Trained]:
+        """The posterior of every expert, which has seen the rows of `common` too."""
+
+
+@dataclass(frozen=True)
+class Threads:
+    """`n_jobs` threads of this process; None: as many as torch uses."""
+
+    n_jobs: int | None = None
+
+    def objective(self, plans: Sequence[ExpertPlan], shared: Hyperparameters) -> CommitteeObjective:
+        return CommitteeObjective.of(plans, shared, self.n_jobs)
+
+    def with_learned_inducing(
+        self, plans: Sequence[ExpertPlan], hyper: Hyperparameters, lesson: "Lesson"
+    ) -> list[ExpertPlan]:
+        learned = map_in_threads(partial(own_inducing, hyper=hyper, lesson=lesson), plans, self.n_jobs)
+        return [plan if own is None else plan.with_inducing_of(own) for plan, own in zip(plans, learned, strict=True)]
+
+    def train(
+        self, plans: Sequence[ExpertPlan], hyper: Hyperparameters, common: ExpertPlan | None = None
+    ) -> list[Trained]:
+        return map_in_threads(partial(train, hyper=hyper, common=common), plans, self.n_jobs)
+
+
 @dataclass(frozen=True)
 class Lesson:
     """How a committee learns."""
@@ -85,7 +124,7 @@ class Lesson:
     optimizer: str
     learn_inducing: bool
     rng: np.random.Generator
-    n_jobs: int | None = None
+    crew: Crew = field(default_factory=Threads)
     schedule: Schedule = field(default_factory=Schedule)
     on_step: StepCallback | None = None
 
@@ -106,7 +145,7 @@ def learn(
         if results[-1].stopped:
             return plans, results
     if lesson.learn_inducing and any(plan.has_inducing for plan in plans):
-        plans = map_in_threads(partial(_with_learned_inducing, hyper=hyper, lesson=lesson), plans, lesson.n_jobs)
+        plans = lesson.crew.with_learned_inducing(plans, hyper, lesson)
         n_experts, iterations = stages[-1]
         results.append(_climb([plans[k] for k in order[:n_experts]], hyper, iterations, lesson))
     return plans, results
@@ -114,7 +153,7 @@ def learn(
 
 def _climb(plans: list[ExpertPlan], hyper: Hyperparameters, iterations: int, lesson: Lesson) -> LearningResult:
     return OPTIMIZERS[lesson.optimizer](
-        CommitteeObjective.of(plans, hyper, lesson.n_jobs),
+        lesson.crew.objective(plans, hyper),
         hyper,
         lesson.limits,
         max_iterations=iterations,
@@ -123,10 +162,10 @@ def _climb(plans: list[ExpertPlan], hyper: Hyperparameters, iterations: int, les
     )
 
 
-def _with_learned_inducing(plan: ExpertPlan, hyper: Hyperparameters, lesson: Lesson) -> ExpertPlan:
-    """The expert with the inducing inputs that its own objective prefers under the shared hyper-parameters."""
+def own_inducing(plan: ExpertPlan, hyper: Hyperparameters, lesson: Lesson) -> Hyperparameters | None:
+    """The inducing inputs that the expert's own objective prefers under the shared hyper-parameters, if it has any."""
     if not plan.has_inducing:
-        return plan
+        return None
     own = plan.hyperparameters(hyper, learn_inducing=True)
     for parameter, shared in zip(own.parameters(), hyper.parameters(), strict=True):
         parameter.requires_grad_(parameter.requires_grad and not shared.requires_grad)
@@ -137,7 +176,7 @@ def _with_learned_inducing(plan: ExpertPlan, hyper: Hyperparameters, lesson: Les
         max_iterations=lesson.schedule.inducing_iterations,
         tolerance=lesson.schedule.tolerance,
     )
-    return plan.with_inducing_of(own)
+    return own
 
 
 @dataclass(frozen=True)
@@ -151,19 +190,20 @@ class Inference:
 
 
 def infer(
-    plans: Sequence[ExpertPlan], hyper: Hyperparameters, *, communicates: bool = False, n_jobs: int | None = None
+    plans: Sequence[ExpertPlan], hyper: Hyperparameters, *, communicates: bool = False, crew: Crew | None = None
 ) -> Inference:
     """The posterior of every expert at the shared hyper-parameters; `communicates`: the first is everybody's.
 
     Experts are independent, given the rows of the communications expert c if there is one (they have them all):
     log p(y) = log p(y_c) + sum_i log p(y_i | y_c).
     """
+    crew = crew or Threads()
     if not communicates:
-        trained = map_in_threads(partial(_train, hyper=hyper), plans, n_jobs)
+        trained = crew.train(plans, hyper)
         return Inference([t.expert for t in trained], None, sum(t.log_evidence for t in trained), _jitter(trained))
     common, *others = plans
-    base = _train(common, hyper)
-    trained = map_in_threads(partial(_train, hyper=hyper), [plan.augmented(common) for plan in others], n_jobs)
+    base = train(common, hyper)
+    trained = crew.train(others, hyper, common)
     evidence = base.log_evidence + sum(t.log_evidence - base.log_evidence for t in trained)
     return Inference([t.expert for t in trained], base.expert, evidence, _jitter([base, *trained]))
 
@@ -172,6 +212,7 @@ def _jitter(trained: Sequence[Trained]) -> float:
     return max(t.jitter for t in trained)
 
 
-def _train(plan: ExpertPlan, hyper: Hyperparameters) -> Trained:
+def train(plan: ExpertPlan, hyper: Hyperparameters, common: ExpertPlan | None = None) -> Trained:
+    """The posterior of an expert, which has seen the rows of `common` too."""
     with torch.no_grad():
-        return plan.train(hyper)
+        return (plan if common is None else plan.augmented(common)).train(hyper)

@@ -99,5 +99,5 @@ def _blocks_at(estimator: Any, rows: Array, shape: tuple[int, int]) -> NDArray[n
     blocking = vars(estimator).get("_blocking")
     if not isinstance(blocking, Blocking):
         return None
-    labels: NDArray[np.int64] = blocking.labels(estimator._tensor(rows), None).numpy().reshape(shape)
+    labels: NDArray[np.int64] = blocking.labels(estimator._standardizer.tensor(rows), None).numpy().reshape(shape)
     return labels

@@ -1,11 +1,9 @@
 """`fit` on a cluster: the estimator ends as after a fit on one machine, with no dask inside."""
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sklearn.utils import check_random_state
 
 from sparsegp import linalg
@@ -13,38 +11,27 @@ from sparsegp.approximations import Approximation, Family
 from sparsegp.data import Rows
 from sparsegp.distributed.checkpoint import Checkpoint, task_name
 from sparsegp.distributed.connecting import connected
+from sparsegp.distributed.inference import Outcome, infer
 from sparsegp.distributed.learning import Resumption, learn
-from sparsegp.distributed.messages import Model
 from sparsegp.distributed.placing import in_blocks
 from sparsegp.distributed.rows import DistributedRows
 from sparsegp.distributed.shares import surveyed
-from sparsegp.engines.batch import BatchState
 from sparsegp.errors import InputError
 from sparsegp.estimators import families
-from sparsegp.estimators.families import Fitted, Problem, Start
+from sparsegp.estimators.anytime import READINGS, progress_of
+from sparsegp.estimators.anytime_inference import Plan
+from sparsegp.estimators.budget import Budget, now
 from sparsegp.estimators.progress import StepListener
 from sparsegp.estimators.regressor import DTYPES, SparseGPRegressor
-from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.sketches import Published
+from sparsegp.estimators.surveyed import accepted, with_known_noise
 from sparsegp.estimators.tasks import Accepted
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.recorder import LearningResult
-from sparsegp.local_posterior import make_posterior
-from sparsegp.posterior import InducingPosterior, log_evidence
-from sparsegp.prior import SparsePrior
+from sparsegp.learning.deadline import Deadline
 from sparsegp.sources import Source, Survey, open_source
 
 OPTIMIZERS = ("lbfgs", "adam", None)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What was learned from which rows; `kept` are those of a local model, which predicts from them."""
-
-    problem: Problem
-    hyper: Hyperparameters
-    learning: list[LearningResult]
-    rows: DistributedRows
-    kept: Rows
+LEARNING_SHARE = 0.5
+"""Of a time budget; the rest is for blocks."""
 
 
 def fit(
@@ -63,34 +50,43 @@ def fit(
     Data as for `sparsegp.sources.open_source`; files are read by the workers. `checkpoint` is a file for the state of
     learning: the same call after the driver was killed goes on from there. It is removed at the end.
     """
-    started = time.perf_counter()
+    budget = Budget(estimator.time_budget, now())
     row = _checked(estimator)
     source = open_source(X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
     file = None if checkpoint is None else Checkpoint(Path(checkpoint))
     seed = int(check_random_state(estimator.random_state).randint(2**31))
     seed = seed if file is None else file.seed(seed)
     with connected(client) as cluster, linalg.flushed_denormals():
-        _fit_on(cluster, estimator, row, source, seed, file)
+        _fit_on(cluster, estimator, row, source, seed, file, budget)
     if file is not None:
         file.remove()
-    estimator.info_["seconds"] = time.perf_counter() - started
+    estimator.info_["seconds"] = budget.used
     return estimator
+
+
+def can_fit(estimator: SparseGPRegressor) -> bool:
+    """Whether a cluster can fit this model; anything that is wrong with its parameters is an error."""
+    return not _refused(estimator, estimator._checked_parameters())
 
 
 def _checked(estimator: SparseGPRegressor) -> Approximation:
     row = estimator._checked_parameters()
+    for what in _refused(estimator, row):
+        raise InputError(f"A fit on a cluster cannot do with {what}. Leave it out, or fit without client=.")
+    return row
+
+
+def _refused(estimator: SparseGPRegressor, row: Approximation) -> list[str]:
+    """The parameters that only one machine can do with."""
+    is_timed = estimator.time_budget is not None
     refused = {
         f"approximation={row.name!r}, which has no additive statistics": row.family is not Family.INDUCING,
         f"optimizer={estimator.optimizer!r}": estimator.optimizer not in OPTIMIZERS,
-        f"inference={estimator.inference!r}": estimator.inference != "exact",
-        "time_budget": estimator.time_budget is not None,
+        "time_budget and inference='exact' ('anytime' can)": is_timed and estimator.inference == "exact",
         "window": estimator.window is not None,
         f"device={estimator.device!r}": estimator.device != "cpu",
     }
-    for what, is_given in refused.items():
-        if is_given:
-            raise InputError(f"A fit on a cluster cannot do with {what}. Leave it out, or fit without client=.")
-    return row
+    return [what for what, is_given in refused.items() if is_given]
 
 
 def _fit_on(
@@ -100,12 +96,15 @@ def _fit_on(
     source: Source,
     seed: int,
     file: Checkpoint | None,
+    budget: Budget,
 ) -> None:
-    accepted, survey, rows = _loaded(client, estimator, row, source, seed)
+    taken, survey, rows = _loaded(client, estimator, row, source, seed)
     listener = StepListener(estimator, estimator.verbose)
-    task = replace(accepted.task, on_step=listener)
+    until = budget.used + LEARNING_SHARE * budget.remaining
+    task = replace(taken.task, on_step=lambda step: listener(step) or budget.used > until)
     task = task.scouted() if task.scouts else task
     problem, blocking = task.arranged()
+    problem = replace(problem, deadline=Deadline(budget.started + until) if budget.limited else None)
     rows = rows if blocking is None else in_blocks(rows, blocking)
     hyper = families.starting_hyperparameters(problem, families.select(problem))
     resumption = None
@@ -115,10 +114,21 @@ def _fit_on(
     learning = learn(problem, rows, hyper, seed, resumption)
     listener.close()
     kept = rows.gather() if row.is_local else problem.rows
-    fitted = _infer(Outcome(problem, hyper, learning, rows, kept), survey, accepted.units)
-    estimator._store(accepted, fitted, blocking)
-    estimator._begin_stream(row, kept.all, None)
-    estimator._n_fit_rows = len(rows)
+    plan = Plan(estimator.inference == "exact", READINGS[estimator.reading], estimator.stop_error, watched=False)
+    model = infer(Outcome(problem, hyper, learning, rows, kept, blocking), plan, budget, seed)
+    model = replace(model, fitted=with_known_noise(model.fitted, survey, taken.units))
+    _store(estimator, taken, model, len(rows), kept)
+    if not plan.exact_pass:
+        estimator._report(budget, progress_of(model, budget.used, {}))
+
+
+def _store(estimator: SparseGPRegressor, taken: Accepted, model: Published, n_rows: int, kept: Rows) -> None:
+    estimator._store(taken, model.fitted, model.blocking)
+    if model.is_exact:
+        estimator._begin_stream(taken.task.row, kept.all, None)
+        estimator._n_fit_rows = n_rows
+    else:
+        estimator.__dict__.update(n_samples_seen_=round(model.fraction * taken.n_rows), _fit_rows=None)
 
 
 def _loaded(
@@ -126,34 +136,8 @@ def _loaded(
 ) -> tuple[Accepted, Survey, DistributedRows]:
     """Two passes over the source; afterwards only the rows in the model's units are held on the workers."""
     shares = surveyed(client, source, seed)
-    accepted = _accepted(estimator, row, shares.survey, source.feature_names, seed)
-    return accepted, shares.survey, shares.load(accepted.units, DTYPES[estimator.dtype])
-
-
-def _accepted(
-    estimator: SparseGPRegressor,
-    row: Approximation,
-    survey: Survey,
-    names: tuple[str, ...] | None,
-    seed: int,
-) -> Accepted:
-    """What `SparseGPRegressor` makes of its arguments, from the sample; units and counts are those of all rows."""
-    sample, rng = survey.sample, np.random.default_rng(seed)
-    estimator._checked_data(sample.X, sample.y)
-    if names is not None:
-        estimator.feature_names_in_ = np.array(names, dtype=object)
-    units = _units(estimator, survey)
-    block = estimator._block_in(units, sample.X, sample.y, sample.noise_var, sample.weight)
-    start = Start(*estimator._starting_values(units, block, rng))
-    task = estimator._task(row, units, block, None, start, rng)
-    n_blocks = estimator.n_blocks or max(1, round(survey.n_rows / estimator.n_inducing))
-    return Accepted(replace(task, n_blocks=n_blocks), units, survey.n_rows + survey.n_weightless)
-
-
-def _units(estimator: SparseGPRegressor, survey: Survey) -> Standardizer:
-    if survey.is_complete or not estimator.normalize:
-        return estimator._make_standardizer(survey.sample.X, survey.sample.y, survey.sample.weight)
-    return Standardizer(survey.x_mean, survey.x_scale, survey.y_mean, survey.y_scale)
+    taken = accepted(estimator, row, source, shares.survey, seed)
+    return taken, shares.survey, shares.load(taken.units, DTYPES[estimator.dtype])
 
 
 def _name(estimator: SparseGPRegressor, survey: Survey) -> str:
@@ -164,25 +148,3 @@ def _name(estimator: SparseGPRegressor, survey: Survey) -> str:
     given = estimator.get_params(deep=False).items()
     parameters = {name: value for name, value in given if name not in ("random_state", "verbose")}
     return task_name(survey.n_rows, digits, parameters)
-
-
-def _infer(outcome: Outcome, survey: Survey, units: Standardizer) -> Fitted:
-    """One exact pass at the learned hyper-parameters."""
-    started = time.perf_counter()
-    problem, hyper, rows = outcome.problem, outcome.hyper, outcome.rows
-    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, problem.row)
-    statistics = rows.statistics(Model(hyper, problem.row, prior.Luu.jitter))
-    q = InducingPosterior.from_statistics(statistics)
-    posterior = make_posterior(prior, q, outcome.kept)
-    report = families.learning_report(outcome.learning, prior.Luu.jitter, time.perf_counter() - started)
-    traffic = rows.traffic
-    report["cluster"] = {
-        "workers": len(rows.shares),
-        "rounds": traffic.rounds,
-        "bytes_through_scheduler": traffic.total,
-        "bytes_per_evaluation": round(2 * traffic.total / traffic.rounds),
-    }
-    evidence, state = log_evidence(statistics, q), BatchState(prior, statistics)
-    fitted = families.fitted_model(problem, hyper, posterior, evidence, report, state)
-    known = survey.mean_noise_var
-    return fitted if known is None else replace(fitted, noise_var=known / units.y_scale**2)

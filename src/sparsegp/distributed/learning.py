@@ -1,8 +1,7 @@
 """Progressive learning with rows on workers: the driver's sample first, then growing parts, all rows last."""
 
-from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,17 +15,8 @@ from sparsegp.estimators import families
 from sparsegp.estimators.families import Problem
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective, Objective
-from sparsegp.learning.progressive import BLOCKS, OPTIMIZERS, POINTS, Schedule, choose_lengthscales
+from sparsegp.learning.progressive import Schedule, Stage, choose_lengthscales, climb, schedule_of, staged
 from sparsegp.learning.recorder import LearningResult
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One climb: its objective, its iterations, and whether the inducing inputs are held."""
-
-    objective: Objective
-    iterations: int
-    held: bool
 
 
 @dataclass(frozen=True)
@@ -38,8 +28,12 @@ class Resumption:
     seed: int
     left: LearningState | None
 
-    def watching(self, objective: Objective, stage: int) -> Objective:
-        return CheckpointedObjective(objective, self.checkpoint, self.task, self.seed, stage)
+    def watched(self, stages: Iterable[Stage]) -> Iterator[Stage]:
+        """The stages that are left, each of which writes down how far it came."""
+        for number, stage in enumerate(stages):
+            if self.left is None or number >= self.left.stage:
+                kept = CheckpointedObjective(stage.objective, self.checkpoint, self.task, self.seed, number)
+                yield replace(stage, objective=kept)
 
 
 def learn(
@@ -50,49 +44,29 @@ def learn(
     `problem.rows` is the driver's sample. With the whole data in the sample and up to two stages, this is `learn` of
     one machine, evaluation by evaluation.
     """
-    results = list(problem.start.stages)
+    before = list(problem.start.stages)
     if problem.optimizer is None or problem.start.stopped:
-        return results
-    schedule = BLOCKS if problem.row.by_block else POINTS
-    climb, limits = OPTIMIZERS[problem.optimizer], families.limits_of(problem.rows.all, problem.start.noise_var)
+        return before
+    schedule = schedule_of(problem.row, problem.optimizer)
     order = problem.rng.permutation(rows.n_blocks if problem.row.by_block else len(problem.rows))
     left = None if resumption is None else resumption.left
     if schedule.warm_up_iterations and left is None:
         first = _sampled(problem, order, schedule.stages(len(rows))[0])
         choose_lengthscales(CollapsedObjective(first, problem.row), hyper)
-    for number, stage in enumerate(stages(problem, rows, schedule, order, seed)):
-        if left is not None and number < left.stage:
-            continue
-        if left is not None and number == left.stage:
-            left.restore(hyper)
-        objective = stage.objective if resumption is None else resumption.watching(stage.objective, number)
-        with hyper.inducing_held() if stage.held else nullcontext():
-            result = climb(
-                objective,
-                hyper,
-                limits,
-                max_iterations=stage.iterations,
-                tolerance=schedule.tolerance,
-                on_step=problem.on_step,
-            )
-        results.append(result)
-        if result.stopped:
-            break
-    return results
-
-
-def stages(
-    problem: Problem, rows: DistributedRows, schedule: Schedule, order: NDArray[np.int64], seed: int
-) -> Iterator[Stage]:
-    """Warm-up with inducing inputs held, then the sizes of the schedule; each stage is prepared when it is reached."""
+    if left is not None:
+        left.restore(hyper)
     sizes = schedule.stages(len(rows))
-    plan = [(size, schedule.iterations(k, len(sizes), len(rows)), False) for k, size in enumerate(sizes)]
-    if schedule.warm_up_iterations:
-        plan.insert(0, (sizes[0], schedule.warm_up_iterations, True))
-    for size, iterations, held in plan:
-        # A few blocks do not cover the input space: inducing inputs learned from them would desert the rest.
-        hold = held or (problem.row.by_block and size < len(rows))
-        yield Stage(_objective(problem, rows, schedule, order, size, seed), iterations, hold)
+
+    def objective(k: int) -> Objective:
+        return _objective(problem, rows, schedule, order, sizes[k], seed)
+
+    stages = staged(objective, sizes, len(rows), schedule, problem.row)
+    if resumption is not None:
+        stages = resumption.watched(stages)
+    limits = families.limits_of(problem.rows.all, problem.start.noise_var)
+    return before + climb(
+        stages, hyper, limits, problem.optimizer, schedule.tolerance, problem.on_step, problem.deadline
+    )
 
 
 def _objective(

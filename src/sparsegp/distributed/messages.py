@@ -12,6 +12,8 @@ from torch import Tensor
 from sparsegp import linalg
 from sparsegp.approximations import Approximation
 from sparsegp.distributed.connecting import dask_package
+from sparsegp.estimators.stream_state import RowSum
+from sparsegp.kernels import Kernel
 from sparsegp.learning.adjoint import SharedAdjoint
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import AdjointTotals
@@ -20,6 +22,9 @@ from sparsegp.prior import SparsePrior
 from sparsegp.statistics import BlockStatistics
 
 Array = NDArray[np.float64]
+Gradients = tuple[Array | None, ...]
+"""Of every parameter; None: not learned."""
+RowFacts = tuple[int, int, Array, float, float | None]
 
 
 def triangle(A: Tensor) -> Array:
@@ -52,6 +57,24 @@ class Model:
 
     def prior(self) -> SparsePrior:
         return SparsePrior.build(self.hyper.kernel, self.hyper.inducing, self.hyper.noise_var, self.row, self.jitter)
+
+
+@dataclass(frozen=True)
+class PackedPrior:
+    """`SparsePrior` without its M x M matrix; for hyper-parameters that stay."""
+
+    kernel: Kernel
+    inducing: Tensor
+    noise_var: Tensor
+    row: Approximation
+    jitter: float
+
+    @classmethod
+    def of(cls, prior: SparsePrior) -> "PackedPrior":
+        return cls(prior.kernel, prior.inducing, prior.noise_var, prior.row, prior.Luu.jitter)
+
+    def unpacked(self) -> SparsePrior:
+        return SparsePrior.build(self.kernel, self.inducing, self.noise_var, self.row, self.jitter)
 
 
 @dataclass(frozen=True)
@@ -97,33 +120,53 @@ class PackedStatistics:
 
 
 @dataclass(frozen=True)
-class PackedAdjoint:
-    """Of the second round: the gradient of every parameter (None: not learned), and `AdjointTotals` packed."""
+class PackedSum:
+    """`RowSum` with packed statistics."""
 
-    gradients: tuple[Array | None, ...]
+    statistics: PackedStatistics
+    facts: RowFacts
+
+    @classmethod
+    def of(cls, rows: RowSum) -> "PackedSum":
+        facts = (rows.n_rows, rows.n_weightless, rows.totals, rows.target_total, rows.noise_total)
+        return cls(PackedStatistics.of(rows.statistics), facts)
+
+    def unpacked(self) -> RowSum:
+        return RowSum(self.statistics.unpacked(), *self.facts)
+
+
+@dataclass(frozen=True)
+class PackedAdjoint:
+    """Of the second round: the gradient through the rows, and `AdjointTotals` packed."""
+
+    gradients: Gradients
     noise: float
     residual_gram: Array | None
 
     @classmethod
     def of(cls, hyper: Hyperparameters, totals: AdjointTotals) -> "PackedAdjoint":
-        gradients = tuple(None if p.grad is None else p.grad.cpu().numpy() for p in hyper.parameters())
         gram = None if totals.residual_gram is None else triangle(totals.residual_gram)
-        return cls(gradients, float(totals.noise), gram)
+        return cls(gradients_of(hyper), float(totals.noise), gram)
 
     def totals(self, size: int) -> AdjointTotals:
         gram = None if self.residual_gram is None else symmetric(self.residual_gram, size)
         return AdjointTotals(torch.tensor(self.noise, dtype=torch.float64), gram)
 
-    def add_gradients_to(self, hyper: Hyperparameters) -> None:
-        for p, part in zip(hyper.parameters(), self.gradients, strict=True):
-            if part is not None:
-                gradient = torch.from_numpy(np.array(part)).to(p)
-                p.grad = gradient if p.grad is None else p.grad + gradient
-
     @property
     def n_bytes(self) -> int:
         gram = 0 if self.residual_gram is None else self.residual_gram.nbytes
         return 8 + gram + sum(part.nbytes for part in self.gradients if part is not None)
+
+
+def gradients_of(hyper: Hyperparameters) -> Gradients:
+    return tuple(None if p.grad is None else p.grad.cpu().numpy() for p in hyper.parameters())
+
+
+def add_gradients(hyper: Hyperparameters, gradients: Gradients) -> None:
+    for p, part in zip(hyper.parameters(), gradients, strict=True):
+        if part is not None:
+            gradient = torch.from_numpy(np.array(part)).to(p)
+            p.grad = gradient if p.grad is None else p.grad + gradient
 
 
 def packed(message: Any) -> bytes:

@@ -10,14 +10,14 @@ from sparsegp.distributed.connecting import connected, worker_threads
 from sparsegp.distributed.messages import packed, unpacked
 from sparsegp.distributed.rounds import gathered, submit
 from sparsegp.errors import InputError
-from sparsegp.estimators.regressor import SparseGPRegressor
+from sparsegp.estimators.predictions import GaussianPredictions
 from sparsegp.sources.tables import library_of
 
 CHUNKS_PER_WORKER = 4
 
 
 def predict(
-    estimator: SparseGPRegressor, X: Any, *, client: Any, return_std: bool = False, latent: bool = False
+    estimator: GaussianPredictions, X: Any, *, client: Any, return_std: bool = False, latent: bool = False
 ) -> Any:
     """What `estimator.predict` gives, computed on workers: X is an array, a table or a dask collection.
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sparsegp.data import Rows
 from sparsegp.distributed import worker_tasks
-from sparsegp.distributed.messages import Model, Question, packed
+from sparsegp.distributed.messages import Model, Question, add_gradients, packed
 from sparsegp.distributed.rounds import Traffic, gathered, submit
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import AdjointTotals
@@ -63,7 +63,7 @@ class DistributedRows:
         """Second round: the gradient through all rows is added to that of `hyper`, in the order of the shares."""
         answers = self._round(worker_tasks.adjoint_of_share, Question.of(model, q))
         for answer in answers:
-            answer.add_gradients_to(hyper)
+            add_gradients(hyper, answer.gradients)
         totals: list[AdjointTotals] = [answer.totals(len(q.mean)) for answer in answers]
         return sum(totals[1:], start=totals[0])
 

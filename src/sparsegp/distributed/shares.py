@@ -50,7 +50,7 @@ class SurveyedShares:
 def surveyed(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_ROWS) -> SurveyedShares:
     """One share for each worker; one pass, in which every worker reads its own."""
     homes = tuple(worker_threads(client))
-    sources = _placed(client, source, homes)
+    sources = placed(client, source, homes)
     surveys = [
         submit(client, worker_tasks.survey_share, mine, (seed, k), sample_rows, home=home, retries=READING_RETRIES)
         for k, (mine, home) in enumerate(zip(sources, homes, strict=True))
@@ -72,7 +72,7 @@ def surveyed(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_R
     return SurveyedShares(client, sources, homes, counts, whole)
 
 
-def _placed(client: Any, source: Source, homes: tuple[str, ...]) -> tuple[Any, ...]:
+def placed(client: Any, source: Source, homes: tuple[str, ...]) -> tuple[Any, ...]:
     """The source of each share as a future at its home."""
     if isinstance(source, DaskFrameSource | DaskArraySource):
         return _collection_shares(client, source, homes)

@@ -12,16 +12,21 @@ from numpy.typing import NDArray
 from sparsegp import linalg, partition
 from sparsegp.data import Block, Rows
 from sparsegp.distributed.connecting import dask_package
-from sparsegp.distributed.messages import PackedAdjoint, PackedStatistics, unpacked
+from sparsegp.distributed.messages import PackedAdjoint, PackedStatistics, PackedSum, unpacked
+from sparsegp.distributed.pieces import Joined
 from sparsegp.engines import batch
 from sparsegp.errors import InputError
 from sparsegp.estimators.blocking import Blocking
+from sparsegp.estimators.recent_level import clipped_total
+from sparsegp.estimators.stream_state import RowSum
 from sparsegp.learning import direct
 from sparsegp.learning.objective import push_rows
+from sparsegp.prior import SparsePrior
 from sparsegp.sources import ModelRows, Survey, Units, survey
 from sparsegp.sources.batch import Batch, Source
-from sparsegp.sources.model_rows import joined
+from sparsegp.sources.model_rows import joined, to_block
 from sparsegp.sources.survey import valid_batches, with_weight
+from sparsegp.statistics import BlockStatistics
 
 
 @contextmanager
@@ -81,8 +86,44 @@ def some_rows(share: ShareSurvey, n_rows: int, seed: tuple[int, ...]) -> Batch |
 def load_share(source: Source, units: Units, n_rows: int, dtype: torch.dtype) -> Rows:
     """The share in the model's units, in memory."""
     blocks = [rows.all for rows in ModelRows(source, units, n_rows, dtype)]
-    empty = torch.zeros(0, source.n_features, dtype=dtype)
-    return Rows(joined(blocks) if blocks else Block(empty, empty.new_zeros(0)))
+    return Rows(joined(blocks) if blocks else empty_block(source.n_features, dtype))
+
+
+def sum_of_share(source: Joined, units: Units, message: bytes, dtype: torch.dtype) -> PackedSum | InputError:
+    """Rows for a model at fixed hyper-parameters, summed up while they are read, one part of the share at a time.
+
+    Bad input is a result, not a failure: reading it again would not help.
+    """
+    with all_threads():
+        prior = unpacked(message).unpacked()
+        total = row_sum(prior, empty_block(source.n_features, dtype), 0)
+        try:
+            for part in source.sources:
+                batches = list(valid_batches(part))
+                counted = [to_block(with_weight(batch), units, total.statistics.shift.to(dtype)) for batch in batches]
+                block = joined([block for block in counted if len(block)] or [empty_block(source.n_features, dtype)])
+                total += row_sum(prior, block, sum(map(len, batches)) - len(block))
+        except InputError as error:
+            return error
+        return PackedSum.of(total)
+
+
+def row_sum(prior: SparsePrior, block: Block, n_weightless: int) -> RowSum:
+    """Where the approximation has blocks, the rows are one."""
+    rows = Rows(block, torch.tensor([0, len(block)]) if prior.row.by_block else None)
+    return RowSum(
+        batch.statistics_of(prior, rows),
+        len(block),
+        n_weightless,
+        clipped_total(block.X),
+        float(clipped_total(block.y)),
+        None if block.noise_var is None else float(block.noise_var.sum(dtype=torch.float64)),
+    )
+
+
+def empty_block(n_features: int, dtype: torch.dtype) -> Block:
+    empty = torch.zeros(0, n_features, dtype=dtype)
+    return Block(empty, empty.new_zeros(0))
 
 
 def statistics_of_share(rows: Rows, message: bytes) -> PackedStatistics:
@@ -99,6 +140,33 @@ def adjoint_of_share(rows: Rows, message: bytes) -> PackedAdjoint:
     with all_threads(), torch.no_grad():
         hyper.clear_gradient()
         return PackedAdjoint.of(hyper, push_rows(hyper, prior, question.shared(prior), rows))
+
+
+def built_prior(message: bytes) -> SparsePrior:
+    """For many steps with the same hyper-parameters."""
+    prior: SparsePrior = unpacked(message).unpacked()
+    return prior
+
+
+def statistics_of_blocks(rows: Rows, prior: SparsePrior, blocks: list[int]) -> list[PackedStatistics]:
+    """Of an anytime step: the statistics of single blocks of the share."""
+    with all_threads():
+        return [PackedStatistics.of(BlockStatistics.from_block(prior, rows.block(k))) for k in blocks]
+
+
+def block_of(rows: Rows, k: int) -> Block:
+    return rows.block(k)
+
+
+def shuffled_share(rows: Rows, n_blocks: int, seed: tuple[int, ...]) -> Rows:
+    """The rows in random blocks of equal size (up to one row)."""
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(rows)))
+    return Rows(rows.all.take(order), torch.arange(n_blocks + 1) * len(rows) // n_blocks)
+
+
+def block_weights(rows: Rows) -> NDArray[np.float64]:
+    """Rows of each block, counted with their weights."""
+    return np.array([rows.block(k).n_rows for k in range(rows.n_blocks)])
 
 
 def random_share(rows: Rows, fraction: float, seed: tuple[int, int]) -> Rows:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -96,11 +96,13 @@ def run(
     *,
     rng: np.random.Generator,
     probes: stopping.ProbePoints | None = None,
+    statistics: Callable[[Sequence[int]], Sequence[BlockStatistics]] | None = None,
     clock: Clock = time.perf_counter,
 ) -> Iterator[Progress]:
     """Publish after the first step and then at geometrically spaced times; the last Progress has a reason.
 
-    The deadline counts the time of the reader too; a step and a publication are only begun if both fit.
+    The deadline counts the time of the reader too; a step and a publication are only begun if both fit. `statistics`
+    gives those of blocks by number where they are computed elsewhere.
     """
     options = options or Options()
     if options.tolerance is not None and probes is None:
@@ -111,7 +113,10 @@ def run(
     state = engine.init()
     for draw in options.sampling.draws(source.sizes, options.blocks_per_step, rng):
         with pace.step():
-            state, _ = engine.step(state, draw, [source.block(k) for k in draw.index])
+            if statistics is None:
+                state, _ = engine.step(state, draw, [source.block(k) for k in draw.index])
+            else:
+                state, _ = engine.fold(state, draw, statistics(draw.index))
         reason = _ending(state, options, pace, publisher.n_blocks)
         if reason is None and not pace.due:
             continue

@@ -4,11 +4,12 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sparsegp import linalg
-from sparsegp.kernels import Stationary
+from sparsegp.engines.row_map import RowMap, WhitenedRow
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import BlockStatistics
@@ -25,57 +26,25 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class RowMap:
-    """What a single row needs, prepared once as plain numbers, and L^-T.
-
-    `variance` is k(x, x) where it does not depend on x, else None; `applies` says whether v and a_k of a row are those
-    of one component, v = alpha d + noise.
-    """
-
-    inverse_LT: Tensor
-    variance: float | None
-    noise: float
-    alpha: float
-    penalty: float
-    needs_residual: bool
-    applies: bool
-
-    @classmethod
-    def of(cls, prior: SparsePrior) -> "RowMap":
-        kernel, row = prior.kernel, prior.row
-        return cls(
-            linalg.inverse_lower(prior.Luu.factor).mT,
-            float(kernel.variance.detach()) if isinstance(kernel, Stationary) else None,
-            float(prior.noise_var),
-            row.components[0].alpha,
-            row.penalty,
-            row.keeps_residual or row.penalty > 0.0,
-            not row.by_block and len(row.components) == 1,
-        )
-
-
-@dataclass(frozen=True)
 class FilterState:
     """The prior, the exact statistics of the rows held, and moments carried forward for these statistics (or None).
 
-    `summed` lacks precision a a^T and shift a t of the `pending` rows (a, t): these are summed up at once, when someone
-    asks.
+    `summed` lacks precision a a^T and shift a t of the `pending` rows: these are summed up at once, when someone asks.
     """
 
     prior: SparsePrior
     summed: BlockStatistics
     row_map: RowMap
     moments: Moments | None = None
-    pending: tuple[tuple[Tensor, float], ...] = ()
+    pending: tuple[WhitenedRow, ...] = ()
 
     @cached_property
     def statistics(self) -> BlockStatistics:
         """The exact accumulators of all rows held."""
         if not self.pending:
             return self.summed
-        rows, targets = zip(*self.pending, strict=True)
-        A, old = torch.stack(rows), self.summed
-        shift = old.shift + A.mT @ torch.tensor(targets, dtype=torch.float64)
+        old, A = self.summed, torch.from_numpy(np.stack([row.a for row in self.pending]))
+        shift = old.shift + A.mT @ torch.tensor([row.target for row in self.pending], dtype=torch.float64)
         return replace(old, precision=old.precision + A.mT @ A, shift=shift)
 
     def holding(self, statistics: BlockStatistics, moments: Moments | None = None) -> "FilterState":

@@ -52,7 +52,7 @@ class Innovations:
     @property
     def drift(self) -> bool:
         """Recent errors are larger than chance allows (z > 5) and large enough to matter (mean square > 1.5)."""
-        return self.z > ALARM_Z and self.mean_square > ALARM_MEAN_SQUARE
+        return self.mean_square > ALARM_MEAN_SQUARE and self.z > ALARM_Z
 
     def summary(self) -> dict[str, float | bool]:
         return {"rows": self.rows, "mean_square": self.mean_square, "z": self.z, "drift": self.drift}

@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 
 import torch
+from scipy.linalg import blas
 from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.data import Block
 from sparsegp.engines.filter_state import FilterState, Moments, Step, StepInfo, init, resume
+from sparsegp.engines.row_map import WhitenedRow
 from sparsegp.errors import InputError
 from sparsegp.statistics import BlockStatistics, WhitenedBlock, whiten_block
 
@@ -133,28 +135,23 @@ def _info(
 
 def _add_row(state: FilterState, block: Block, started: float) -> Step:
     """`_kalman` of a single row that is independent of the others given u, in as few operations as possible."""
-    a, target, v, penalty = _whiten_row(state, block)
-    old, summed = state.current, state.summed
-    phi = old.root.mT @ a
-    gain = old.root @ phi
-    S, innovation = 1.0 + float(phi @ phi), target - float(a @ old.mean)
+    noise = None if block.noise_var is None else float(block.noise_var)
+    row = state.row_map.whiten(block.X.numpy()[0], float(block.y), noise)
+    old, a, v, penalty = state.moments or state.current, row.a, row.v, row.penalty
+    mean, root = old.mean.numpy(), old.root.numpy()
+    phi = a.dot(root)
+    gain = root.dot(phi)
+    S, innovation = 1.0 + float(phi.dot(phi)), row.target - float(a.dot(mean))
     logdet, S_logdet, nis = math.log(v), math.log(S), innovation * innovation / S
+    # BLAS sees the transpose of a row-major root; it gives back a new one, the old state keeps its own
+    new_root = blas.dger(-1.0 / (S + math.sqrt(S)), phi, gain, a=root.T).T
     moments = Moments(
-        torch.add(old.mean, gain, alpha=innovation / S),
-        torch.addr(old.root, gain, phi, alpha=-1.0 / (S + math.sqrt(S))),
+        torch.from_numpy(mean + (innovation / S) * gain),
+        torch.from_numpy(new_root),
         old.precision_logdet + S_logdet,
         old.age + 1,
     )
-    new_summed = BlockStatistics(
-        summed.precision,
-        summed.shift,
-        summed.noise_logdet + logdet,
-        summed.target_sq + target * target,
-        summed.penalty + penalty,
-        summed.n_rows + 1.0,
-        summed.fingerprint,
-    )
-    new = FilterState(state.prior, new_summed, state.row_map, moments, (*state.pending, (a, target)))
+    new = FilterState(state.prior, _counted(state.summed, row, logdet), state.row_map, moments, (*state.pending, row))
     expected = 1.0 + 2.0 * penalty
     psi = -0.5 * (LOG_2PI + logdet + S_logdet + nis) - penalty
     clipped, jitter = min(nis, OUTLIER_SQ * expected), state.prior.Luu.jitter
@@ -162,16 +159,14 @@ def _add_row(state: FilterState, block: Block, started: float) -> Step:
     return new if _while_fresh(moments) else state.holding(new.statistics), info
 
 
-def _whiten_row(state: FilterState, block: Block) -> tuple[Tensor, float, float, float]:
-    """Of one row: a = w/sqrt(v), y/sqrt(v), v and its regulariser (`noise_model` in plain numbers)."""
-    of = state.row_map
-    w = (state.prior.covariance(block.X) @ of.inverse_LT)[0]
-    noise = of.noise if block.noise_var is None else float(block.noise_var)
-    v, penalty = noise, 0.0
-    if of.needs_residual:
-        variance = float(state.prior.kernel.diagonal(block.X).detach()) if of.variance is None else of.variance
-        d = max(variance - float(w @ w), 0.0)
-        v += of.alpha * d
-        penalty = 0.5 * of.penalty * (math.log1p(of.alpha * d / noise) / of.alpha if of.alpha else d / noise)
-    scale = v**-0.5
-    return w * scale, float(block.y) * scale, v, penalty
+def _counted(old: BlockStatistics, row: WhitenedRow, noise_logdet: float) -> BlockStatistics:
+    """With the scalars of one more row, whose matrix part is pending."""
+    return BlockStatistics(
+        old.precision,
+        old.shift,
+        old.noise_logdet + noise_logdet,
+        old.target_sq + row.target * row.target,
+        old.penalty + row.penalty,
+        old.n_rows + 1.0,
+        old.fingerprint,
+    )

@@ -28,12 +28,22 @@ def exchange(state: FilterState, old: Block, new: Block) -> Step:
     removed, added = (BlockStatistics.from_blocks(prior, [block] if len(block) else []) for block in (old, new))
     after = state.holding(state.statistics - removed + added)
     _require_possible(state.statistics, after.statistics)
-    psi, nis = after.log_evidence - state.log_evidence, _mahalanobis(after) - _mahalanobis(state)
+    return _stepped(state, after, grown, added.penalty - removed.penalty, started)
+
+
+def absorb(state: FilterState, added: BlockStatistics, n_rows: int) -> Step:
+    """Add rows that were summed up elsewhere, through the same prior."""
+    return _stepped(state, state.holding(state.statistics + added), n_rows, added.penalty, time.perf_counter())
+
+
+def _stepped(before: FilterState, after: FilterState, grown: int, penalty: float, started: float) -> Step:
+    """The state after a change by `grown` rows, whose psi is the difference in log evidence."""
+    psi, nis = after.log_evidence - before.log_evidence, _mahalanobis(after) - _mahalanobis(before)
     if not math.isfinite(psi):
         raise InputError("A block of rows gives a log density that is not finite: check its inputs and targets.")
-    clipped = min(nis, OUTLIER_SQ * grown)
-    expected, seconds = grown + 2.0 * (added.penalty - removed.penalty), time.perf_counter() - started
-    return after, StepInfo(grown, psi, nis, clipped, expected, "information", prior.Luu.jitter, seconds)
+    clipped, jitter = min(nis, OUTLIER_SQ * grown), before.prior.Luu.jitter
+    seconds = time.perf_counter() - started
+    return after, StepInfo(grown, psi, nis, clipped, grown + 2.0 * penalty, "information", jitter, seconds)
 
 
 def _mahalanobis(state: FilterState) -> float:

@@ -131,7 +131,7 @@ class AnytimeMixin(LatentPredictions):
             while (model := _next_model(models)) is not None:
                 seconds = budget.used - paused
                 self._publish(accepted, model)
-                progress = _progress(model, seconds, {} if held_out is None else self._scores(*held_out))
+                progress = progress_of(model, seconds, {} if held_out is None else self._scores(*held_out))
                 self._report(budget, progress)
                 yield progress
                 paused = budget.used - seconds
@@ -216,7 +216,7 @@ def _next_model(models: Iterator[Published]) -> Published | None:
         return next(models, None)
 
 
-def _progress(model: Published, seconds: float, scores: dict[str, float]) -> Progress:
+def progress_of(model: Published, seconds: float, scores: dict[str, float]) -> Progress:
     return Progress(
         step=model.step,
         seconds=seconds,

@@ -9,7 +9,7 @@ import torch
 
 from sparsegp.engines import anytime_run, batch, stopping
 from sparsegp.engines.anytime import Reading
-from sparsegp.engines.sampling import GivenBlocks, RandomBlocks, make_source
+from sparsegp.engines.sampling import BlockSource, make_source
 from sparsegp.estimators import families
 from sparsegp.estimators.blocking import Blocking
 from sparsegp.estimators.budget import Budget
@@ -51,11 +51,11 @@ def run_blocks(
         tolerance=plan.stop_error,
     )
     wanted = plan.watched or plan.stop_error is not None
-    probes = _probes(prior, source, rng) if wanted else None
+    probes = probe_points(prior, source, rng) if wanted else None
     return anytime_run.run(prior, source, options, rng=rng, probes=probes, clock=budget.clock)
 
 
-def _probes(prior: SparsePrior, source: GivenBlocks | RandomBlocks, rng: np.random.Generator) -> stopping.ProbePoints:
+def probe_points(prior: SparsePrior, source: BlockSource, rng: np.random.Generator) -> stopping.ProbePoints:
     """Some training inputs, from few blocks, because local models have to prepare every block they visit."""
     filled = [k for k in rng.permutation(source.n_blocks).tolist() if source.sizes[k] > 0][:PROBED_BLOCKS]
     parts = [(k, source.block(k).take(slice(0, N_PROBES // len(filled)))) for k in filled]

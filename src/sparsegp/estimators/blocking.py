@@ -41,6 +41,20 @@ class Blocking:
         return torch.where(known[place] == given, place, NO_BLOCK)
 
 
+def labels_of_new(row: Approximation, blocking: Blocking | None, X: Tensor, blocks: ArrayLike | None) -> Tensor | None:
+    """The block of each row to predict at, where predictions depend on it."""
+    if blocking is None:
+        require_blocks(row, blocks)
+        return None
+    return blocking.labels(X, blocks) if row.is_local else None
+
+
+def require_blocks(row: Approximation, blocks: ArrayLike | None) -> None:
+    """Labels only for the approximations that have blocks."""
+    if blocks is not None and not row.by_block:
+        raise InputError(f"blocks= is for approximations with blocks (pitc, pic, block-pep); this is {row.name!r}.")
+
+
 def drop_weightless(block: Block, blocks: ArrayLike | None) -> tuple[Block, ArrayLike | None]:
     """Rows of weight zero say nothing and are left out, with their labels."""
     if block.weight is None or bool((block.weight > 0).all()):
@@ -62,8 +76,7 @@ def make_rows(
     Blocks are the user's labels, or k-means in the metric of the kernel with a cap on their size.
     """
     if not row.by_block:
-        if blocks is not None:
-            raise InputError(f"blocks= is for approximations with blocks (pitc, pic, block-pep); this is {row.name!r}.")
+        require_blocks(row, blocks)
         return Rows(block), None
     metric = partition.kernel_metric(kernel, block.X.shape[1])
     X = block.X.to(torch.float64) * metric

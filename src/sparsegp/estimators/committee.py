@@ -3,13 +3,14 @@
 import math
 import time
 import warnings
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sparsegp import linalg
@@ -18,20 +19,18 @@ from sparsegp.committee.aggregation import Aggregation
 from sparsegp.committee.division import CHOICES as PARTITIONS
 from sparsegp.data import Block
 from sparsegp.errors import InputError
-from sparsegp.estimators import committee_fitting, validation
+from sparsegp.estimators import arrivals, clusters, committee_fitting, validation
 from sparsegp.estimators.blocking import drop_weightless
 from sparsegp.estimators.committee_fitting import CommitteeProblem, ExpertKind, FittedCommittee
-from sparsegp.estimators.frames import as_frame, split_target
 from sparsegp.estimators.mixture import MixturePredictions, NoiseMixture
 from sparsegp.estimators.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.shell import Estimator
 from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.starting_points import starting_noise_kernel, starting_point
 from sparsegp.inducing import CHOICES as INDUCING_CHOICES
-from sparsegp.kernels import Kernel, as_kernel
-from sparsegp.kernels import get as kernel_class
 from sparsegp.learning.progressive import OPTIMIZERS
-from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
+from sparsegp.sources import to_block
 
 ROWS_PER_EXPERT = 500
 NOISE_SAMPLE_ROWS = 2048
@@ -118,28 +117,29 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         sample_weight: ArrayLike | None = None,
         blocks: ArrayLike | None = None,
         target: str | None = None,
+        client: Any = None,
+        cluster: Any = None,
     ) -> Self:
         """Learn the shared hyper-parameters and compute every expert's posterior.
 
-        `blocks` is an integer label per row: the expert it belongs to. The rest is as for SparseGPRegressor.
+        `blocks` is an integer label per row: the expert it belongs to. `client` or `cluster`, a Dask client, a cluster
+        or a scheduler's address, has the experts on its workers; the rows come from this process. The rest is as for
+        SparseGPRegressor.
         """
         started = time.perf_counter()
         kind, row = self._checked_parameters()
-        X, y = split_target(X, y, target)
-        X_array, y_array = self._checked_data(X, y)
-        weight = validation.row_vector(sample_weight, len(y_array), "sample_weight", allow_zero=True)
-        noise = validation.row_vector(noise_var, len(y_array), "noise_var", allow_zero=False)
-        if noise is not None and kind.noisy:
+        batch = arrivals.training_batch(self, X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
+        if batch.noise_var is not None and kind.noisy:
             raise InputError(f"expert={self.expert!r} learns the noise: give noise_var= per row to other experts only.")
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-
-        self._standardizer = self._make_standardizer(X_array, y_array, weight)
-        block, labels = drop_weightless(self._make_block(X_array, y_array, noise, weight), blocks)
+        self._standardizer = Standardizer.of(batch, normalize=self.normalize)
+        block, labels = drop_weightless(to_block(batch, self._standardizer), blocks)
         listener = StepListener(self, self.verbose)
-        with linalg.flushed_denormals():
-            fitted = committee_fitting.fit(self._problem(block, labels, kind, row, rng, listener))
+        where = clusters.chosen(client, cluster)
+        with linalg.flushed_denormals(), nullcontext() if where is None else clusters.distributed().crew(where) as crew:
+            fitted = committee_fitting.fit(replace(self._problem(block, labels, kind, row, rng, listener), crew=crew))
         listener.close()
-        self.n_samples_seen_ = len(y_array)
+        self.n_samples_seen_ = len(batch)
         self._store(fitted, block)
         self.info_ = {**fitted.info, "seconds": time.perf_counter() - started}
         return self
@@ -153,13 +153,13 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         rng: np.random.Generator,
         listener: StepListener,
     ) -> CommitteeProblem:
-        kernel, noise_var = self._starting_values(block, rng)
+        start = starting_point(self, self._standardizer, block, rng)
         return CommitteeProblem(
             block=block,
             labels=labels,
-            kernel=kernel,
-            noise_var=noise_var,
-            noise_kernel=self._starting_noise_kernel(block, rng),
+            kernel=start.kernel,
+            noise_var=start.noise_var,
+            noise_kernel=starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng),
             kind=kind,
             aggregation=row,
             partition=self.partition,
@@ -182,9 +182,8 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         self.log_evidence_ = fitted.log_evidence
         if self._is_noisy:
             g = fitted.committee.processes[1]
-            shift, scale = torch.from_numpy(units.x_mean), torch.from_numpy(units.x_scale)
-            self.noise_kernel_ = g.kernel.rescaled(shift, scale, 1.0)
-            self.noise_mean_ = g.mean + 2.0 * math.log(units.y_scale)
+            self.noise_kernel_ = units.raw_noise_kernel(g.kernel)
+            self.noise_mean_ = g.mean + units.log_noise_shift
             of_rows = fitted.committee.moments(block.X[:: max(1, len(block) // NOISE_SAMPLE_ROWS)])[1]
             noise_var = torch.exp(of_rows.mean + 0.5 * of_rows.var).mean()
         else:
@@ -224,75 +223,23 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         usual = "rbcm" if kind.noisy else "grbcm"
         return kind, aggregation.get(usual if self.aggregation is None else self.aggregation)
 
-    def _checked_data(self, X: Any, y: Any) -> tuple[Array, Array]:
-        validation.require_finite_target(y)
-        X_array, y_array = validate_data(
-            self, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False
-        )
-        validation.require_finite(X_array, getattr(self, "feature_names_in_", None))
-        return X_array, np.asarray(y_array, dtype=np.float64)
-
-    def _make_standardizer(self, X: Array, y: Array, weight: Array | None) -> Standardizer:
-        if weight is not None and not weight.any():
-            raise InputError("Every sample_weight is zero: there is nothing to learn from.")
-        return Standardizer.from_data(X, y, weight) if self.normalize else Standardizer.identity(X.shape[1])
-
-    def _tensor(self, X: Array) -> Tensor:
-        return self._standardizer.tensor(X, torch.float64, torch.device("cpu"))
-
-    def _make_block(self, X: Array, y: Array, noise: Array | None, weight: Array | None) -> Block:
-        scale_sq = self._standardizer.y_scale**2
-        return Block(
-            self._tensor(X),
-            torch.from_numpy(self._standardizer.targets(y)),
-            None if noise is None else torch.from_numpy(noise / scale_sq),
-            None if weight is None else torch.from_numpy(weight),
-        )
-
-    def _starting_values(self, block: Block, rng: np.random.Generator) -> tuple[Kernel, float]:
-        """Kernel and noise variance to start from, in the model's units."""
-        scale_sq = self._standardizer.y_scale**2
-        noise_var = None if self.noise_var is None else float(self.noise_var) / scale_sq
-        if isinstance(self.kernel, str):
-            variance, lengthscales = float(block.y.var(correction=0)) or 1.0, median_lengthscales(block.X, rng)
-            kernel: Kernel = kernel_class(self.kernel)(variance=variance, lengthscales=lengthscales)
-        else:
-            given, white = as_kernel(self.kernel)
-            kernel = self._standardizer.standardized_kernel(given)
-            if self.normalize and self.optimizer is not None:
-                validation.warn_of_odd_lengthscales(kernel)
-            noise_var = white / scale_sq if noise_var is None and white is not None else noise_var
-        return kernel, neighbour_noise_var(block.X, block.y, rng) if noise_var is None else noise_var
-
-    def _starting_noise_kernel(self, block: Block, rng: np.random.Generator) -> Kernel:
-        if isinstance(self.noise_kernel, str):
-            return kernel_class(self.noise_kernel)(variance=1.0, lengthscales=median_lengthscales(block.X, rng))
-        scale = torch.from_numpy(1.0 / self._standardizer.x_scale)
-        shift = -torch.from_numpy(self._standardizer.x_mean) * scale
-        return as_kernel(self.noise_kernel)[0].rescaled(shift, scale, 1.0)
-
-    def _checked_new(self, X: Any, blocks: ArrayLike | None) -> Tensor:
-        check_is_fitted(self)
+    def _new_rows(self, X: Any, blocks: ArrayLike | None) -> Tensor:
         if blocks is not None:
             raise InputError("blocks= is for fit: a committee asks every expert that may know something of a row.")
-        X = validate_data(self, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
-        validation.require_finite(X, getattr(self, "feature_names_in_", None))
-        return self._tensor(X)
+        X = arrivals.new_inputs(self, X)
+        return self._standardizer.tensor(X)
 
     def _mixture(self, X: Any, blocks: ArrayLike | None) -> NoiseMixture:
         """Without a noise process, log noise is a known number: a mixture with a single part."""
-        inputs = self._checked_new(X, blocks)
+        inputs = self._new_rows(X, blocks)
         f, *noise = self._committee.moments(inputs)
-        mean, var = self._in_units(f.mean, f.var)
+        units = self._standardizer
+        mean, var = units.raw_moments(f.mean, f.var)
         if not noise:
             return NoiseMixture(mean, var, np.full_like(mean, math.log(self.noise_var_)), np.zeros_like(mean))
         (g,) = noise
-        return NoiseMixture(mean, var, g.mean.numpy() + 2.0 * math.log(self._standardizer.y_scale), g.var.numpy())
+        return NoiseMixture(mean, var, g.mean.numpy() + units.log_noise_shift, g.var.numpy())
 
     def _latent_joint(self, X: Any, blocks: ArrayLike | None) -> tuple[Array, Array]:
-        inputs = self._checked_new(X, blocks)
-        return self._in_units(*self._committee.joint(inputs))
-
-    def _in_units(self, mean: Tensor, var: Tensor) -> tuple[Array, Array]:
-        units = self._standardizer
-        return mean.numpy() * units.y_scale + units.y_mean, var.numpy() * units.y_scale**2
+        inputs = self._new_rows(X, blocks)
+        return self._standardizer.raw_moments(*self._committee.joint(inputs))

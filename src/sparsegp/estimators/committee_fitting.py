@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -16,14 +17,16 @@ from sparsegp.committee.division import divide
 from sparsegp.committee.experts import ExpertPlan, Process
 from sparsegp.committee.plans import Recipe, require_expert
 from sparsegp.committee.prediction import Committee
-from sparsegp.data import Block
+from sparsegp.data import Block, Rows
 from sparsegp.estimators import families, noisy_experts
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
-from sparsegp.heteroscedastic.starting_values import NoiseStart, noise_start
+from sparsegp.heteroscedastic.starting_values import NoiseStart, local_noise_start, noise_start
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.recorder import LearningResult, StepCallback
 from sparsegp.partition import kernel_metric
+
+LARGEST_DENSE_SHARE = 2048
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class CommitteeProblem:
     n_jobs: int | None
     rng: np.random.Generator
     on_step: StepCallback
+    crew: training.Crew | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ def fit(problem: CommitteeProblem) -> FittedCommittee:
     )
     setup = _with_learned_noise if problem.kind.noisy else _with_shared_noise
     plans, hyper = setup(problem, shares, kernel, noise_var, limits, metric)
+    crew = problem.crew or training.Threads(problem.n_jobs)
     learning: list[LearningResult] = list(scouted.stages)
     if problem.optimizer is not None and not scouted.stopped:
         lesson = training.Lesson(
@@ -98,13 +103,13 @@ def fit(problem: CommitteeProblem) -> FittedCommittee:
             problem.optimizer,
             problem.learn_inducing,
             problem.rng,
-            problem.n_jobs,
+            crew,
             on_step=problem.on_step,
         )
         plans, results = training.learn(plans, hyper, lesson)
         learning += results
     hyper.clear_gradient()
-    inference = training.infer(plans, hyper, communicates=communicates, n_jobs=problem.n_jobs)
+    inference = training.infer(plans, hyper, communicates=communicates, crew=crew)
     committee = Committee(
         problem.aggregation,
         processes(hyper),
@@ -152,7 +157,7 @@ def _with_learned_noise(
     block, rng = problem.block, problem.rng
     start = NoiseStart(problem.noise_kernel, math.log(noise_var))
     if problem.optimizer is not None:
-        start = noise_start(block, kernel, noise_var, problem.noise_kernel, limits, rng)
+        start = _noise_start(problem, shares, kernel, noise_var, limits)
     recipe = noisy_experts.NoisyRecipe(
         problem.kind.row,
         problem.n_inducing,
@@ -166,6 +171,19 @@ def _with_learned_noise(
     first = block.X[:1]
     hyper = JointHyperparameters(kernel, first, start.kernel, first, start.mean, learn_inducing=False)
     return [recipe.plan(block.take(index)) for index in shares], hyper
+
+
+def _noise_start(
+    problem: CommitteeProblem, shares: list[Tensor], kernel: Kernel, noise_var: float, limits: Limits
+) -> NoiseStart:
+    """From residuals inside the experts' own cells, as dense as the data; of large cells, from random rows."""
+    choices = kernel, noise_var, problem.noise_kernel, limits, problem.rng
+    cells = shares[1:] if problem.aggregation.communicates and len(shares) > 1 else shares
+    sizes = [len(cell) for cell in cells]
+    if max(sizes) > LARGEST_DENSE_SHARE:
+        return noise_start(problem.block, *choices)
+    offsets = torch.tensor([0, *sizes]).cumsum(0)
+    return local_noise_start(Rows(problem.block.take(torch.cat(cells)), offsets), *choices)
 
 
 def _report(sizes: list[int], jitter: float, learning: list[LearningResult]) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def scout(
     learn_noise = block.noise_var is None
     hyper = Hyperparameters(start.kernel, start.noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
     limits = limits_of(block, start.noise_var)
-    results = _until_interrupted(
+    results = until_interrupted(
         lambda: neighbourhoods.learn(block, hyper, limits, optimizer=optimizer, rng=rng, on_step=on_step)
     )
     hyper.clear_gradient()
@@ -155,7 +155,7 @@ def learn_hyperparameters(problem: Problem, hyper: Hyperparameters) -> list[Lear
     optimizer = problem.optimizer
     if optimizer is None or problem.start.stopped:
         return before
-    return before + _until_interrupted(
+    return before + until_interrupted(
         lambda: learn(
             problem.rows,
             problem.row,
@@ -169,7 +169,7 @@ def learn_hyperparameters(problem: Problem, hyper: Hyperparameters) -> list[Lear
     )
 
 
-def _until_interrupted(learning: Callable[[], list[LearningResult]]) -> list[LearningResult]:
+def until_interrupted(learning: Callable[[], list[LearningResult]]) -> list[LearningResult]:
     """What learning gives, or after Ctrl-C a result that says so."""
     try:
         return learning()
@@ -230,7 +230,7 @@ def _fit_dense(problem: Problem, block: Block) -> Fitted:
     learning: list[LearningResult] = []
     if problem.optimizer is not None:
         climb, limits = OPTIMIZERS[problem.optimizer], limits_of(problem.rows.all, problem.start.noise_var)
-        learning = _until_interrupted(
+        learning = until_interrupted(
             lambda: [climb(ExactObjective(block), hyper, limits, on_step=problem.on_step, deadline=problem.deadline)]
         )
     posterior = ExactPosterior.build(hyper.kernel, block, hyper.noise_var)

@@ -1,6 +1,5 @@
-"""Tables in: pandas, polars, pyarrow or a file, with the target as one of the columns."""
+"""Tables in memory: pandas, polars or pyarrow, with the target as one of the columns."""
 
-from pathlib import Path
 from typing import Any
 
 from sparsegp.errors import InputError
@@ -16,7 +15,6 @@ def split_target(X: Any, y: Any, target: str | None) -> tuple[Any, Any]:
         return as_frame(X), y
     if y is not None:
         raise InputError("Give either y or target=, not both.")
-    X = _read(Path(X)) if isinstance(X, str | Path) else X
     columns = _columns(X)
     if target not in columns:
         raise InputError(f"target={target!r} is not a column of the table; it has {', '.join(map(repr, columns))}.")
@@ -24,18 +22,6 @@ def split_target(X: Any, y: Any, target: str | None) -> tuple[Any, Any]:
     if not features:
         raise InputError(f"The table has no column besides the target {target!r}.")
     return as_frame(X.select(features) if hasattr(X, "select") else X[features]), _column(X, target)
-
-
-def _read(path: Path) -> Any:
-    """A Parquet or CSV file (or a folder of Parquet files) as a table in memory; docs/big-files.md has larger ones."""
-    if not path.exists():
-        raise InputError(f"There is no file or folder {str(path)!r}. Expected a Parquet or CSV file with the data.")
-    from pyarrow import ArrowInvalid, csv, parquet
-
-    try:
-        return csv.read_csv(path) if path.suffix.lower() == ".csv" else parquet.read_table(path)
-    except ArrowInvalid as error:
-        raise InputError(f"{str(path)!r} cannot be read as Parquet or CSV: {error}") from error
 
 
 def _columns(X: Any) -> list[str]:

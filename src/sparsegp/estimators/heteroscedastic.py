@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sparsegp import approximations, linalg
@@ -16,20 +15,18 @@ from sparsegp.approximations import Approximation, Family
 from sparsegp.baselines.exact import require_dense_size
 from sparsegp.data import Block
 from sparsegp.errors import InputError
-from sparsegp.estimators import families, validation
-from sparsegp.estimators.blocking import drop_weightless, make_rows
-from sparsegp.estimators.frames import as_frame, split_target
+from sparsegp.estimators import arrivals, families, validation
+from sparsegp.estimators.blocking import drop_weightless, labels_of_new, make_rows
 from sparsegp.estimators.mixture import MixturePredictions, NoiseMixture
 from sparsegp.estimators.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.shell import Estimator
 from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.starting_points import starting_noise_kernel, starting_point
 from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
 from sparsegp.heteroscedastic.fitting import fit as fit_noisy
 from sparsegp.heteroscedastic.learning import NoisyModel
-from sparsegp.kernels import Kernel, as_kernel
-from sparsegp.kernels import get as kernel_class
-from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
+from sparsegp.sources import to_block
 
 SUSPICIOUS_NOISE = 1e-4
 
@@ -112,28 +109,23 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
         """Learn hyper-parameters and the posteriors of f and g. Arguments as in SparseGPRegressor.fit."""
         started = time.perf_counter()
         row = self._checked_parameters()
-        X, y = split_target(X, y, target)
-        X_array, y_array = self._checked_data(X, y)
-        weight = validation.row_vector(sample_weight, len(y_array), "sample_weight", allow_zero=True)
-        if weight is not None and not weight.any():
-            raise InputError("Every sample_weight is zero: there is nothing to learn from.")
+        batch = arrivals.training_batch(self, X, y, target=target, sample_weight=sample_weight)
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        units = Standardizer.from_data(X_array, y_array, weight) if self.normalize else None
-        self._standardizer = units or Standardizer.identity(X_array.shape[1])
-        block, labels = drop_weightless(self._make_block(X_array, y_array, weight), blocks)
+        self._standardizer = Standardizer.of(batch, normalize=self.normalize)
+        block, labels = drop_weightless(to_block(batch, self._standardizer), blocks)
         listener = StepListener(self, self.verbose)
         with linalg.flushed_denormals():
             model, stages = self._fit_block(row, block, labels, rng, listener)
         listener.close()
-        self.n_samples_seen_ = len(y_array)
+        self.n_samples_seen_ = len(batch)
         self._store(model, block, {"stages": stages, "seconds": time.perf_counter() - started})
         return self
 
     def _fit_block(
         self, row: Approximation, block: Block, labels: ArrayLike | None, rng: np.random.Generator, listener: Any
     ) -> tuple[NoisyModel, list[Any]]:
-        start = families.Start(self._starting_kernel(block, rng), neighbour_noise_var(block.X, block.y, rng))
-        noise_kernel = self._starting_noise_kernel(block, rng)
+        start = starting_point(self, self._standardizer, block, rng)
+        noise_kernel = starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng)
         if self.optimizer is not None:
             start = self._surveyed(block, start, rng, listener)
         n_blocks = self._n_blocks(row, len(block))
@@ -146,9 +138,7 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
             kernel=start.kernel,
             noise_var=start.noise_var,
             noise_kernel=noise_kernel,
-            noise_mean=None
-            if self.noise_mean is None
-            else self.noise_mean - 2.0 * math.log(self._standardizer.y_scale),
+            noise_mean=None if self.noise_mean is None else self.noise_mean - self._standardizer.log_noise_shift,
             inducing=self._in_units(self.inducing),
             noise_inducing=self._in_units(self.noise_inducing),
             # one block is the exact GP whatever the inducing inputs are
@@ -201,48 +191,19 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
             return 1
         return self.n_blocks or max(1, round(n_rows / self.n_inducing))
 
-    def _checked_data(self, X: Any, y: Any) -> tuple[Array, Array]:
-        validation.require_finite_target(y)
-        X_array, y_array = validate_data(
-            self, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False
-        )
-        validation.require_finite(X_array, getattr(self, "feature_names_in_", None))
-        return X_array, np.asarray(y_array, dtype=np.float64)
-
-    def _tensor(self, X: Array) -> Tensor:
-        return self._standardizer.tensor(X, torch.float64, torch.device("cpu"))
-
-    def _make_block(self, X: Array, y: Array, weight: Array | None) -> Block:
-        targets = torch.from_numpy(self._standardizer.targets(y))
-        return Block(self._tensor(X), targets, None, None if weight is None else torch.from_numpy(weight))
-
     def _in_units(self, inducing: Any) -> Any:
         if isinstance(inducing, str):
             return inducing
         return self._standardizer.inputs(validation.inducing_array(inducing, self.n_features_in_))
-
-    def _starting_kernel(self, block: Block, rng: np.random.Generator) -> Kernel:
-        if isinstance(self.kernel, str):
-            variance = float(block.y.var(correction=0)) or 1.0
-            return kernel_class(self.kernel)(variance=variance, lengthscales=median_lengthscales(block.X, rng))
-        return self._standardizer.standardized_kernel(as_kernel(self.kernel)[0])
-
-    def _starting_noise_kernel(self, block: Block, rng: np.random.Generator) -> Kernel:
-        if isinstance(self.noise_kernel, str):
-            return kernel_class(self.noise_kernel)(variance=1.0, lengthscales=median_lengthscales(block.X, rng))
-        scale = torch.from_numpy(1.0 / self._standardizer.x_scale)
-        shift = -torch.from_numpy(self._standardizer.x_mean) * scale
-        return as_kernel(self.noise_kernel)[0].rescaled(shift, scale, 1.0)
 
     def _store(self, model: NoisyModel, block: Block, info: dict[str, Any]) -> None:
         units, g = self._standardizer, model.process
         self._model = model
         self.kernel_ = units.raw_kernel(model.state.prior.kernel)
         self.inducing_ = units.raw_inputs(model.state.prior.inducing.numpy())
-        shift, scale = torch.from_numpy(units.x_mean), torch.from_numpy(units.x_scale)
-        self.noise_kernel_ = g.prior.kernel.rescaled(shift, scale, 1.0)
+        self.noise_kernel_ = units.raw_noise_kernel(g.prior.kernel)
         self.noise_inducing_ = units.raw_inputs(g.prior.inducing.numpy())
-        self.noise_mean_ = float(g.mean) + 2.0 * math.log(units.y_scale)
+        self.noise_mean_ = float(g.mean) + units.log_noise_shift
         mean, var = g.predict(block.X)
         self.noise_var_ = float(torch.exp(mean + 0.5 * var).mean()) * units.y_scale**2
         self.log_evidence_ = model.bound
@@ -255,32 +216,19 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
         if self._blocking is not None:
             self.info_["n_blocks"] = self._blocking.partition.n_blocks
 
-    def _checked_new(self, X: Any, blocks: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
-        check_is_fitted(self)
-        X = validate_data(self, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
-        validation.require_finite(X, getattr(self, "feature_names_in_", None))
-        tensor = self._tensor(X)
-        if self._blocking is None:
-            if blocks is not None:
-                raise InputError(
-                    f"blocks= is for approximations with blocks (pitc, pic, block-pep); this is {self._row.name!r}."
-                )
-            return tensor, None
-        return tensor, self._blocking.labels(tensor, blocks) if self._row.is_local else None
+    def _new_rows(self, X: Any, blocks: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
+        """New rows in the model's units, and their blocks where predictions depend on them."""
+        X = arrivals.new_inputs(self, X)
+        inputs = self._standardizer.tensor(X)
+        return inputs, labels_of_new(self._row, self._blocking, inputs, blocks)
 
     def _mixture(self, X: Any, blocks: ArrayLike | None) -> NoiseMixture:
-        inputs, labels = self._checked_new(X, blocks)
-        f_mean, f_var = self._model.posterior.marginals(inputs, labels)
-        g_mean, g_var = self._model.process.predict(inputs)
+        inputs, labels = self._new_rows(X, blocks)
         units = self._standardizer
-        return NoiseMixture(
-            f_mean.numpy() * units.y_scale + units.y_mean,
-            f_var.numpy() * units.y_scale**2,
-            g_mean.numpy() + 2.0 * math.log(units.y_scale),
-            g_var.numpy(),
-        )
+        f_mean, f_var = units.raw_moments(*self._model.posterior.marginals(inputs, labels))
+        g_mean, g_var = self._model.process.predict(inputs)
+        return NoiseMixture(f_mean, f_var, g_mean.numpy() + units.log_noise_shift, g_var.numpy())
 
     def _latent_joint(self, X: Any, blocks: ArrayLike | None) -> tuple[Array, Array]:
-        mean, cov = self._model.posterior.joint(*self._checked_new(X, blocks))
-        units = self._standardizer
-        return mean.numpy() * units.y_scale + units.y_mean, cov.numpy() * units.y_scale**2
+        inputs, labels = self._new_rows(X, blocks)
+        return self._standardizer.raw_moments(*self._model.posterior.joint(inputs, labels))

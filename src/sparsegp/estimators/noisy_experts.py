@@ -16,12 +16,14 @@ from sparsegp.committee.reach import Reach, dense_reach, sparse_reach
 from sparsegp.data import Block, Rows
 from sparsegp.heteroscedastic.bound import BoundState
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
+from sparsegp.heteroscedastic.learning import FINAL_STEPS
 from sparsegp.heteroscedastic.noise_process import NoiseProcess
 from sparsegp.heteroscedastic.objective import ProfiledBound
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.posterior import LatentPosterior, SparsePosterior
 
+FINAL_TOLERANCE = 1e-6
 # Names of experts with learned noise, and the row of the table that models f.
 ROWS = {"vshgp": "vfe", "vhgp": "exact"}
 
@@ -89,7 +91,7 @@ class NoisyPlan:
         own = self.hyperparameters(hyper)
         assert isinstance(hyper, JointHyperparameters)
         own.kernel, own.noise_kernel = hyper.kernel, hyper.noise_kernel
-        state = self.objective.ascend(own).state
+        state = replace(self.objective, tolerance=FINAL_TOLERANCE, max_steps=FINAL_STEPS).ascend(own).state
         posterior, f_reach = _posterior(self.row, state)
         expert = NoisyExpert(posterior, state.process, (f_reach, sparse_reach(state.process.prior, state.process.q)))
         return Trained(expert, state.value, max(state.f_prior.Luu.jitter, state.process.prior.Luu.jitter))

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from sparsegp.errors import InputError
+from sparsegp.estimators import clusters
 
 Array = NDArray[np.float64]
 
@@ -37,8 +38,13 @@ class GaussianPredictions:
         """Mean of y at the rows of X, with its standard deviation or joint covariance on request.
 
         `latent=True` speaks of the noise-free function f instead of y. `blocks` gives the block label of each row for
-        the approximations that have blocks; by default it is found from the row itself.
+        the approximations that have blocks; by default it is found from the row itself. Of a dask collection the
+        answers are dask arrays, computed when asked for.
         """
+        if clusters.is_dask(X):
+            if return_cov or blocks is not None:
+                raise InputError("Of a dask collection there are predictions row by row: no return_cov, no blocks=.")
+            return clusters.distributed().lazy_predictions(self, X, return_std=return_std, latent=latent)
         if return_std and return_cov:
             raise InputError(
                 "Ask for return_std or return_cov, not both: the std is the root of the covariance's diagonal."

@@ -7,16 +7,19 @@ from typing import Any
 
 from sparsegp.learning.recorder import LearningStep
 
+
+class _NoCallbacks:
+    """scikit-learn before 1.9 has no callbacks."""
+
+
+def _unchanged(method: Callable[..., Any]) -> Callable[..., Any]:
+    return method
+
+
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
-except ImportError:  # scikit-learn < 1.9
-
-    class CallbackSupportMixin:  # type: ignore[no-redef]
-        """scikit-learn before 1.9 has no callbacks."""
-
-    def with_callbacks(method: Callable[..., Any]) -> Callable[..., Any]:
-        return method
-
+except ImportError:
+    CallbackSupportMixin, with_callbacks = _NoCallbacks, _unchanged
 
 __all__ = ["CallbackSupportMixin", "StepListener", "with_callbacks"]
 
@@ -39,7 +42,8 @@ class StepListener:
         if self.context is None or not hasattr(self.estimator, "_skl_callbacks"):
             return False
         task = self.context.subcontext(task_name="learning step").call_on_fit_task_begin(estimator=self.estimator)
-        return bool(task.call_on_fit_task_end(estimator=self.estimator))
+        told = {"log_evidence_per_row": step.objective / step.n_rows, "n_rows": step.n_rows}
+        return bool(task.call_on_fit_task_end(estimator=self.estimator, metadata=told))
 
     def _print(self, step: LearningStep) -> None:
         now = time.perf_counter()

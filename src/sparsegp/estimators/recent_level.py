@@ -25,15 +25,24 @@ class RecentLevel:
 
     def after(self, X: Tensor, y: Tensor) -> "RecentLevel":
         """Including more rows."""
-        n, kept = X.shape[0], 0.5 ** (X.shape[0] / HALF_LIFE)
-        columns, target = (_clipped_total(values) for values in (X, y))
-        total = kept * self.total + columns
-        return RecentLevel(kept * self.weight + n, total, kept * self.target_total + float(target), self.reported)
+        columns, target = (clipped_total(values) for values in (X, y))
+        return self.after_totals(X.shape[0], columns, float(target))
+
+    def after_totals(self, n: int, columns: Array, target: float) -> "RecentLevel":
+        """Including n more rows, given as their `clipped_total`s."""
+        kept = 0.5 ** (n / HALF_LIFE)
+        return RecentLevel(
+            kept * self.weight + n, kept * self.total + columns, kept * self.target_total + target, self.reported
+        )
 
     @property
     def is_far(self) -> bool:
         """A column is on average more than 5 standard deviations of the first fit from its mean then."""
-        return self.weight >= FEWEST_ROWS and max(np.abs(self.total).max(), abs(self.target_total)) > FAR * self.weight
+        if self.weight < FEWEST_ROWS:
+            return False
+        far, target_far = FAR * self.weight, abs(self.target_total) > FAR * self.weight
+        # no column is far unless all together are: a product is cheaper than a maximum, and this is asked row by row
+        return target_far or (self.total.dot(self.total) > far * far and bool(np.abs(self.total).max() > far))
 
     @property
     def description(self) -> str:
@@ -43,7 +52,9 @@ class RecentLevel:
         return f"{name} is now on average {mean[column]:.1f} or more of its standard deviations away from its mean"
 
 
-def _clipped_total(values: Tensor) -> Array:
+def clipped_total(values: Tensor) -> Array:
+    """Sum over rows, each counted with at most `MOST` standard deviations."""
     array: Array = values.cpu().numpy()
-    total: Array = np.minimum(np.maximum(array, -MOST), MOST).sum(0, dtype=np.float64)
+    clipped = np.minimum(np.maximum(array, -MOST), MOST)
+    total: Array = clipped[0] if len(clipped) == 1 else clipped.sum(0, dtype=np.float64)
     return total

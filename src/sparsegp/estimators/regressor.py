@@ -2,34 +2,32 @@
 
 import time
 from dataclasses import replace
-from importlib import import_module
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from sparsegp import approximations, linalg
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block
 from sparsegp.errors import InputError
-from sparsegp.estimators import families, validation
+from sparsegp.estimators import arrivals, clusters, families, out_of_core, validation
 from sparsegp.estimators.anytime import AnytimeMixin
 from sparsegp.estimators.blocking import Blocking, drop_weightless
-from sparsegp.estimators.frames import split_target
 from sparsegp.estimators.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.shell import Estimator
 from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.starting_points import starting_point
 from sparsegp.estimators.streaming import StreamingMixin
 from sparsegp.estimators.tasks import Accepted, Task
-from sparsegp.kernels import Kernel, as_kernel
-from sparsegp.kernels import get as kernel_class
+from sparsegp.learning import srgp
 from sparsegp.learning.progressive import OPTIMIZERS
-from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
+from sparsegp.sources import Batch, to_block
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -129,23 +127,42 @@ class SparseGPRegressor(
         blocks: ArrayLike | None = None,
         target: str | None = None,
         client: Any = None,
+        cluster: Any = None,
+        checkpoint: str | Path | None = None,
     ) -> Self:
         """Learn hyper-parameters and compute the posterior.
 
         `noise_var` is the known noise variance of each row (nothing is learned about the noise then, and predictions of
         y use its mean). `sample_weight` w counts a row w times, exactly. `blocks` is an integer label per row for the
-        approximations with blocks. `target` names the column of y when X is a table or a file (Parquet, CSV).
-        `client` is a Dask client, a cluster or a scheduler's address: its workers do the work (docs/clusters.md).
+        approximations with blocks. `target` names the column of y when X is a table or a file (Parquet, CSV); then
+        `noise_var` and `sample_weight` may be names of columns too. X may also be a dask collection or an iterable of
+        batches. More rows than fit into memory are read as they are needed (docs/big-files.md).
+        `client`, or `cluster`, is a Dask client, a cluster or a scheduler's address: its workers do the work; for a
+        dask collection the client in use does (docs/clusters.md). `checkpoint` is a file for the state of such a fit,
+        from which the same call goes on if this process was killed.
         """
-        if client is not None:
-            return self._fit_on_cluster(
-                X, y, client, blocks, noise_var=noise_var, sample_weight=sample_weight, target=target
-            )
-        given = {"noise_var": noise_var, "sample_weight": sample_weight}
+        given: dict[str, Any] = {"noise_var": noise_var, "sample_weight": sample_weight}
+        where = clusters.place("fit", self, X, clusters.chosen(client, cluster), blocks)
+        if where is not None:
+            on_workers = {"client": where, "target": target, "checkpoint": checkpoint, **given}
+            fitted: Self = clusters.distributed().fit(self, X, y, **on_workers)
+            return fitted
+        if checkpoint is not None:
+            raise InputError("checkpoint= is for fits on a cluster: give client= too.")
         if self.inference == "anytime" or self.time_budget is not None:
             return self._fit_in_steps(X, y, given, blocks, target)
         started = time.perf_counter()
-        accepted = self._accepted(X, y, given, blocks, target)
+        row = self._checked_parameters()
+        streams = blocks is None and out_of_core.can_stream(self, row)
+        source = out_of_core.large_source(X, y, target=target, **given) if streams else None
+        if source is None:
+            self._fit_in_memory(self._accepted(X, y, given, blocks, target))
+        else:
+            out_of_core.fit(self, row, source)
+        self.info_["seconds"] = time.perf_counter() - started
+        return self
+
+    def _fit_in_memory(self, accepted: Accepted) -> None:
         listener = StepListener(self, self.verbose)
         with linalg.flushed_denormals():
             task = replace(accepted.task, on_step=listener)
@@ -154,31 +171,19 @@ class SparseGPRegressor(
             fitted = families.fit(problem)
         listener.close()
         self._store(accepted, fitted, blocking)
-        self.info_["seconds"] = time.perf_counter() - started
         self._begin_stream(task.row, task.block, task.labels)
-        return self
-
-    def _fit_on_cluster(self, X: Any, y: Any, client: Any, blocks: ArrayLike | None, **given: Any) -> Self:
-        if blocks is not None:
-            raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
-        # by name: the estimators do not depend on the layer above them, nor on dask
-        fitted: Self = import_module("sparsegp.distributed").fit(self, X, y, client=client, **given)
-        return fitted
 
     def _accepted(
         self, X: Any, y: Any, given: dict[str, Any], blocks: ArrayLike | None, target: str | None
     ) -> Accepted:
         """Everything checked and in the model's units."""
         row = self._checked_parameters()
-        X, y = split_target(X, y, target)
-        X_array, y_array = self._checked_data(X, y)
-        weight = validation.row_vector(given["sample_weight"], len(y_array), "sample_weight", allow_zero=True)
-        noise = validation.row_vector(given["noise_var"], len(y_array), "noise_var", allow_zero=False)
+        batch = arrivals.training_batch(self, X, y, target=target, **given)
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        units = self._make_standardizer(X_array, y_array, weight)
-        block, labels = drop_weightless(self._block_in(units, X_array, y_array, noise, weight), blocks)
-        start = families.Start(*self._starting_values(units, block, rng))
-        return Accepted(self._task(row, units, block, labels, start, rng), units, len(y_array))
+        units = Standardizer.of(batch, normalize=self.normalize)
+        block, labels = drop_weightless(self._block_in(units, batch), blocks)
+        start = starting_point(self, units, block, rng)
+        return Accepted(self._task(row, units, block, labels, start, rng), units, len(batch))
 
     def _checked_parameters(self) -> Approximation:
         validation.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
@@ -191,38 +196,17 @@ class SparseGPRegressor(
         if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
             raise InputError("device='cuda' was asked for, but torch sees no CUDA device. Use device='cpu'.")
         row = approximations.get(self.approximation, self.power)
+        if self.optimizer == "srgp":
+            srgp.require_points(row)
         self._check_stream_parameters(row)
         self._check_anytime_parameters(row)
         return row
 
-    def _checked_data(self, X: Any, y: Any) -> tuple[Array, Array]:
-        validation.require_finite_target(y)
-        X_array, y_array = validate_data(
-            self, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False
-        )
-        validation.require_finite(X_array, getattr(self, "feature_names_in_", None))
-        return X_array, np.asarray(y_array, dtype=np.float64)
-
-    def _make_standardizer(self, X: Array, y: Array, weight: Array | None) -> Standardizer:
-        if weight is not None and not weight.any():
-            raise InputError("Every sample_weight is zero: there is nothing to learn from.")
-        return Standardizer.from_data(X, y, weight) if self.normalize else Standardizer.identity(X.shape[1])
-
     def _tensor(self, X: Array) -> Tensor:
-        return self._standardizer.tensor(X, DTYPES[self.dtype], torch.device(self.device))
+        return self._standardizer.tensor(X, DTYPES[self.dtype], self.device)
 
-    def _make_block(self, X: Array, y: Array, noise: Array | None, weight: Array | None) -> Block:
-        return self._block_in(self._standardizer, X, y, noise, weight)
-
-    def _block_in(self, units: Standardizer, X: Array, y: Array, noise: Array | None, weight: Array | None) -> Block:
-        inputs = units.tensor(X, DTYPES[self.dtype], torch.device(self.device))
-        scale_sq = units.y_scale**2
-        return Block(
-            inputs,
-            torch.from_numpy(units.targets(y)).to(inputs),
-            None if noise is None else torch.from_numpy(noise / scale_sq).to(inputs),
-            None if weight is None else torch.from_numpy(weight).to(inputs),
-        )
+    def _block_in(self, units: Standardizer, batch: Batch) -> Block:
+        return to_block(batch, units, torch.empty(0, dtype=DTYPES[self.dtype], device=self.device))
 
     def _task(
         self,
@@ -249,25 +233,6 @@ class SparseGPRegressor(
             rng=rng,
             clip_variances=self.clip_variances,
         )
-
-    def _starting_values(self, units: Standardizer, block: Block, rng: np.random.Generator) -> tuple[Kernel, float]:
-        """Kernel and noise variance to start from, in the model's units."""
-        scale_sq = units.y_scale**2
-        noise_var = None if self.noise_var is None else float(self.noise_var) / scale_sq
-        if isinstance(self.kernel, str):
-            variance = float(block.y.var(correction=0)) or 1.0
-            kernel: Kernel = kernel_class(self.kernel)(
-                variance=variance, lengthscales=median_lengthscales(block.X, rng)
-            )
-        else:
-            given, white = as_kernel(self.kernel)
-            kernel = units.standardized_kernel(given)
-            if self.normalize and self.optimizer is not None:
-                validation.warn_of_odd_lengthscales(kernel)
-            noise_var = white / scale_sq if noise_var is None and white is not None else noise_var
-        if noise_var is None:
-            noise_var = neighbour_noise_var(block.X, block.y, rng)
-        return kernel.to(torch.device(self.device)), noise_var
 
     def _store(self, accepted: Accepted, fitted: families.Fitted, blocking: Blocking | None) -> None:
         """The fitted attributes, all at once: an interrupt leaves the model before or after, never a mixture."""

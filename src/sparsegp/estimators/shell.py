@@ -1,6 +1,10 @@
 """What every estimator of the package is to scikit-learn, and what it can do whatever its model: save and diagnose."""
 
+from copy import deepcopy
+from typing import Self
+
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
 from sparsegp.estimators.diagnosis import DiagnosisMixin
 from sparsegp.estimators.persistence import PersistenceMixin
@@ -8,4 +12,9 @@ from sparsegp.estimators.progress import CallbackSupportMixin
 
 
 class Estimator(CallbackSupportMixin, PersistenceMixin, DiagnosisMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """A scikit-learn regressor with callbacks, `save` and `diagnose`."""
+    """A scikit-learn regressor with callbacks, `save`, `diagnose` and `to_local`."""
+
+    def to_local(self) -> Self:
+        """A fitted copy for this process alone: it needs no cluster and no dask, wherever it was fitted."""
+        check_is_fitted(self)
+        return deepcopy(self)

@@ -7,17 +7,46 @@ import torch
 from torch import Tensor
 
 from sparsegp.approximations import Approximation
-from sparsegp.data import Block, Rows
+from sparsegp.data import CHUNK_ROWS, Block, Rows
 from sparsegp.engines import recursive, revision
 from sparsegp.engines.filter_state import FilterState
 from sparsegp.engines.innovations import Innovations
 from sparsegp.estimators import kept_rows, local_rows
 from sparsegp.estimators.families import Fitted
 from sparsegp.estimators.kept_rows import KeptRows
+from sparsegp.estimators.predictions import Array
 from sparsegp.estimators.recent_level import RecentLevel
 from sparsegp.kernels import Kernel
 from sparsegp.local_posterior import LocalPosterior
 from sparsegp.posterior import LatentPosterior, SparsePosterior
+from sparsegp.statistics import BlockStatistics
+
+
+@dataclass(frozen=True)
+class RowSum:
+    """Rows that were summed up elsewhere: their statistics and what else the state keeps of them.
+
+    `n_weightless` rows of weight zero came too. `totals` and `target_total` are those of `RecentLevel`; `noise_total`
+    is the sum of the known noise variances, None where the noise is learned.
+    """
+
+    statistics: BlockStatistics
+    n_rows: int
+    n_weightless: int
+    totals: Array
+    target_total: float
+    noise_total: float | None
+
+    def __add__(self, other: "RowSum") -> "RowSum":
+        known = [total for total in (self.noise_total, other.noise_total) if total is not None]
+        return RowSum(
+            self.statistics + other.statistics,
+            self.n_rows + other.n_rows,
+            self.n_weightless + other.n_weightless,
+            self.totals + other.totals,
+            self.target_total + other.target_total,
+            sum(known) if known else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -68,15 +97,32 @@ class Streamed:
         for info in infos:
             innovations = innovations.after(info)
         n = len(block)
+        return Streamed(
+            self.kernel,
+            _running_mean(self.noise_var, self.n_rows, block, +1),
+            self.inducing,
+            state,
+            kept,
+            innovations,
+            self.level.after(block.X, block.y),
+            self.n_arrived + n,
+            self.n_rows + n,
+        )
+
+    def with_sum(self, rows: RowSum) -> "Streamed":
+        """After adding rows that were summed up elsewhere; nothing is kept of them but their sum."""
+        state, info = revision.absorb(self.state, rows.statistics, rows.n_rows)
+        n, noise_var = self.n_rows + rows.n_rows, self.noise_var
+        if rows.noise_total is not None:
+            noise_var = (noise_var * self.n_rows + rows.noise_total) / max(n, 1)
         return replace(
             self,
             state=state,
-            kept=kept,
-            innovations=innovations,
-            level=self.level.after(block.X, block.y),
-            n_arrived=self.n_arrived + n,
-            n_rows=self.n_rows + n,
-            noise_var=_running_mean(self.noise_var, self.n_rows, block, +1),
+            innovations=self.innovations.after(info),
+            level=self.level.after_totals(rows.n_rows, rows.totals, rows.target_total),
+            n_arrived=self.n_arrived + rows.n_rows,
+            n_rows=n,
+            noise_var=noise_var,
         )
 
     def within(self, window: int) -> "Streamed":
@@ -115,7 +161,7 @@ class Streamed:
 
 def _units(row: Approximation, block: Block, labels: Tensor | None) -> list[Block]:
     if not row.by_block:
-        return list(Rows(block).chunks())
+        return [block] if len(block) <= CHUNK_ROWS else list(Rows(block).chunks())
     return [block] if labels is None else [block.take(labels == k) for k in labels.unique().tolist()]
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sparsegp.approximations import Approximation, Family
@@ -16,14 +16,13 @@ from sparsegp.data import Block
 from sparsegp.engines import revision
 from sparsegp.engines.innovations import Innovations
 from sparsegp.errors import FingerprintError, InputError
-from sparsegp.estimators import local_rows, validation
-from sparsegp.estimators.blocking import Blocking, drop_weightless
+from sparsegp.estimators import arrivals, clusters, local_rows, validation
+from sparsegp.estimators.blocking import Blocking, drop_weightless, require_blocks
 from sparsegp.estimators.families import Fitted
-from sparsegp.estimators.frames import split_target
 from sparsegp.estimators.kept_rows import KeptRows
-from sparsegp.estimators.predictions import Array
 from sparsegp.estimators.standardizer import Standardizer
 from sparsegp.estimators.stream_state import Streamed
+from sparsegp.sources import Batch
 
 
 class StreamingMixin:
@@ -52,11 +51,7 @@ class StreamingMixin:
         """The row of the table, after checking every parameter of the estimator."""
 
     @abstractmethod
-    def _is_plain(self, X: Any) -> bool:
-        """Whether X is an array that needs no checks by scikit-learn."""
-
-    @abstractmethod
-    def _make_block(self, X: Array, y: Array, noise: Array | None, weight: Array | None) -> Block:
+    def _block_in(self, units: Standardizer, batch: Batch) -> Block:
         """Rows in the units of the model."""
 
     @property
@@ -73,6 +68,7 @@ class StreamingMixin:
         sample_weight: ArrayLike | None = None,
         blocks: ArrayLike | None = None,
         target: str | None = None,
+        client: Any = None,
     ) -> Self:
         """Add rows, exactly: the model is then that of one fit of all rows with the same hyper-parameters.
 
@@ -80,15 +76,21 @@ class StreamingMixin:
         optimizer also hyper-parameters and inducing inputs. Later calls change none of these. For "pitc" and
         "block-pep" the rows of a call are one new block, or one for each label in `blocks`; for "pic" rows join the
         block they belong to. A batch without rows changes nothing; one with an error leaves the model as it was.
+        With `client` (as for `fit`), or for a dask collection, workers read and sum up the rows (docs/clusters.md).
         """
         given = {"noise_var": noise_var, "sample_weight": sample_weight}
         if "_fitted" not in vars(self):
-            return self._fit_first(X, y, given, blocks, target)
+            return self._fit_first(X, y, given, blocks, target, client)
+        if client is not None or clusters.is_dask(X):
+            where = clusters.place("update", self, X, client, blocks)
+            if where is not None:
+                updated: Self = clusters.distributed().partial_fit(self, X, y, client=where, target=target, **given)
+                return updated
         streamed, window = self._streamed(), self.window
-        X_array, y_array = self._checked_batch(X, y, target)
-        if len(y_array) == 0:
+        batch = arrivals.later_batch(self, X, y, target=target, **given)
+        if len(batch) == 0:
             return self
-        block, labels = self._batch(X_array, y_array, given, blocks)
+        block, labels = self._batch(batch, blocks)
         if len(block) == 0:
             return self
         streamed, blocking, numbers = self._placed(streamed, block, labels)
@@ -96,7 +98,7 @@ class StreamingMixin:
             factor = 0.5 ** (len(block) / self.half_life)
             streamed = replace(streamed, state=revision.decay(streamed.state, factor))
         streamed = streamed.with_rows(block, numbers)
-        self._commit(streamed if window is None else streamed.within(window), blocking, numbers, len(y_array))
+        self._commit(streamed if window is None else streamed.within(window), blocking, numbers, len(batch))
         self._warn_when_far()
         return self
 
@@ -122,13 +124,12 @@ class StreamingMixin:
                 "A model with a window or a half_life forgets by itself: how much a row still counts is known to it "
                 "alone. Use forget() with window=None and half_life=None."
             )
-        X_array, y_array = self._checked_batch(X, y, target)
-        if len(y_array) == 0:
+        batch = arrivals.later_batch(self, X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
+        if len(batch) == 0:
             return self
-        given = {"noise_var": noise_var, "sample_weight": sample_weight}
-        block, labels = self._batch(X_array, y_array, given, blocks)
+        block, labels = self._batch(batch, blocks)
         numbers = self._numbers(block, labels)
-        self._commit(streamed.without(block, numbers), self._blocking, numbers, -len(y_array))
+        self._commit(streamed.without(block, numbers), self._blocking, numbers, -len(batch))
         return self
 
     def merge(self, other: Any) -> Self:
@@ -148,12 +149,14 @@ class StreamingMixin:
         self._commit(mine.merged(theirs), self._blocking, every_block, other.n_samples_seen_)
         return self
 
-    def _fit_first(self, X: Any, y: Any, given: dict[str, Any], blocks: ArrayLike | None, target: str | None) -> Self:
+    def _fit_first(
+        self, X: Any, y: Any, given: dict[str, Any], blocks: ArrayLike | None, target: str | None, client: Any
+    ) -> Self:
         row = self._checked_parameters()
         _require_statistics(row)
-        if row.by_block and not row.is_local and blocks is None:
-            blocks = np.zeros(len(split_target(X, y, target)[1]), dtype=np.int64)
-        return self.fit(X, y, **given, blocks=blocks, target=target)
+        if row.by_block and not row.is_local and blocks is None and client is None:
+            blocks = np.zeros(len(arrivals.training_batch(self, X, y, target=target, **given)), dtype=np.int64)
+        return self.fit(X, y, **given, blocks=blocks, target=target, client=client)
 
     def _check_stream_parameters(self, row: Approximation) -> None:
         if self.window is not None:
@@ -196,36 +199,16 @@ class StreamingMixin:
         self.n_samples_seen_ = streamed.n_rows if self.window is not None else self.n_samples_seen_ + n_new
         self.info_ = {**self.info_, "innovations": streamed.innovations.summary()}
 
-    def _checked_batch(self, X: Any, y: Any, target: str | None) -> tuple[Array, Array]:
-        plain = target is None and self._is_plain(X) and type(y) is np.ndarray
-        if not (plain and y.dtype == np.float64 and y.shape == X.shape[:1]):
-            X, y = split_target(X, y, target)
-            validation.require_finite_target(y)
-            X, y = validate_data(
-                self, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False, reset=False,
-                ensure_min_samples=0,
-            )  # fmt: skip
-        validation.require_finite(X, getattr(self, "feature_names_in_", None))
-        validation.require_finite_target(y)
-        return X, np.asarray(y, dtype=np.float64)
-
-    def _batch(
-        self, X: Array, y: Array, given: dict[str, Any], blocks: ArrayLike | None
-    ) -> tuple[Block, ArrayLike | None]:
-        weight = validation.row_vector(given["sample_weight"], len(y), "sample_weight", allow_zero=True)
-        noise = validation.row_vector(given["noise_var"], len(y), "noise_var", allow_zero=False)
-        if (noise is not None) != self._known_noise:
+    def _batch(self, batch: Batch, blocks: ArrayLike | None) -> tuple[Block, ArrayLike | None]:
+        if (batch.noise_var is not None) != self._known_noise:
             was = "was given the noise variance of each row" if self._known_noise else "learned one noise variance"
             raise InputError(
                 f"The first fit {was}, so noise_var= must {'' if self._known_noise else 'not '}be given here."
             )
-        if blocks is not None and not self._row.by_block:
-            raise InputError(
-                f"blocks= is for approximations with blocks (pitc, pic, block-pep); this is {self._row.name!r}."
-            )
+        require_blocks(self._row, blocks)
         if blocks is not None:
-            _require_labels(blocks, len(y))
-        return drop_weightless(self._make_block(X, y, noise, weight), blocks)
+            _require_labels(blocks, len(batch))
+        return drop_weightless(self._block_in(self._standardizer, batch), blocks)
 
     def _placed(
         self, streamed: Streamed, block: Block, labels: ArrayLike | None
@@ -260,8 +243,10 @@ class StreamingMixin:
             )
 
     def _warn_when_far(self) -> None:
-        streamed = self._streamed()
-        if not self.normalize or streamed.level.reported or not streamed.level.is_far:
+        streamed = self._fitted
+        if not isinstance(streamed, Streamed) or streamed.level.reported or not self.normalize:
+            return
+        if not streamed.level.is_far:
             return
         self._fitted = replace(streamed, level=replace(streamed.level, reported=True))
         warnings.warn(

@@ -5,13 +5,14 @@
 J is the row's own objective with per-row noise R, f eliminated. With row "vfe" this is 001 eq. 9.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from sparsegp.data import Rows
 from sparsegp.engines import batch
 from sparsegp.heteroscedastic.coupling import noise_slopes, row_weights, with_noise
+from sparsegp.heteroscedastic.held_prior import HeldPrior
 from sparsegp.heteroscedastic.noise_process import NoiseProcess, NoiseSlopes
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.prior import SparsePrior
@@ -88,6 +89,14 @@ def natural_ascent(
 
     Ends when a step gains less than `tolerance` a row.
     """
+    held = replace(process, prior=HeldPrior.of(process.prior))
+    found = _ascend(HeldPrior.of(f_prior), held, rows, tolerance, max_steps)
+    end = found.state
+    plain = replace(end, f_prior=f_prior, process=replace(end.process, prior=process.prior))
+    return replace(found, state=plain)
+
+
+def _ascend(f_prior: SparsePrior, process: NoiseProcess, rows: Rows, tolerance: float, max_steps: int) -> Ascent:
     state = BoundState.evaluate(f_prior, process, rows)
     slopes = state.slopes()
     step, evaluations = 1.0, 1

@@ -23,8 +23,8 @@ from sparsegp.posterior import InducingPosterior, LatentPosterior
 
 # An evaluation of the profiled bound costs as much as several of the homoscedastic one.
 POINT_STAGES = replace(POINTS, first_rows=4096, first_iterations=60, last_row_visits=1e6, tolerance=1e-5)
-BLOCK_STAGES = replace(BLOCKS, first_iterations=30, most_rows=20_000, last_row_visits=5e4)
-FINAL_TOLERANCE = 1e-8
+BLOCK_STAGES = replace(BLOCKS, first_iterations=30, first_rows=8192, most_rows=8192, last_row_visits=5e4)
+FINAL_TOLERANCE, FINAL_STEPS = 1e-8, 50
 LAMBDA_ITERATIONS, ALL_ITERATIONS = 30, 70
 
 
@@ -106,7 +106,7 @@ def infer(
 ) -> NoisyModel:
     """q(g_u) on all rows by natural ascent from a given one (None: its prior), then f with the noise it gives."""
     started = time.perf_counter()
-    return _model(ProfiledBound(rows, row, limits.noise_var, FINAL_TOLERANCE, q=q).ascend(hyper), started)
+    return _model(ProfiledBound(rows, row, limits.noise_var, FINAL_TOLERANCE, FINAL_STEPS, q=q).ascend(hyper), started)
 
 
 def _model(ascent: Ascent, started: float) -> NoisyModel:

@@ -52,8 +52,8 @@ class ProfiledBound:
     rows: Rows
     row: Approximation
     limits: tuple[float, float]
-    tolerance: float = 1e-6
-    max_steps: int = 50
+    tolerance: float = 1e-5
+    max_steps: int = 10
     q: InducingPosterior | None = None
     best: float = -torch.inf
     jitters: _Jitters = field(default_factory=_Jitters)

@@ -46,6 +46,8 @@ def make_tangents(kernel: Kernel, U: Tensor) -> KernelTangents:
     try:
         list(by_autograd.covariance(U[:1].detach(), U[:1].detach(), by_autograd.n_shared + U.shape[1])[1])
     except NotImplementedError:
+        # torch's word for a custom autograd function (our Matern and distances, a user's own) without a jvp: whether a
+        # composed kernel contains one shows only when it is evaluated
         return DirectionalTangents(kernel, difference_quotient)
     return by_autograd
 

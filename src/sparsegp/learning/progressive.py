@@ -1,7 +1,7 @@
 """Progressive learning: a small subset first, then warm starts on growing ones, all rows last."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -107,6 +107,20 @@ STOCHASTIC = Schedule(
 )
 
 
+@dataclass(frozen=True)
+class Stage:
+    """One climb: its objective, the rows an evaluation visits, its iterations, and whether inducing inputs stay."""
+
+    objective: Objective
+    n_rows: int
+    iterations: int
+    holds_inducing: bool
+
+
+def schedule_of(row: Approximation, optimizer: str) -> Schedule:
+    return BLOCKS if row.by_block else STOCHASTIC if OPTIMIZERS[optimizer] is srgp.maximize else POINTS
+
+
 def learn(
     rows: Rows,
     row: Approximation,
@@ -120,30 +134,53 @@ def learn(
     deadline: Deadline | None = None,
 ) -> list[LearningResult]:
     """Learn the hyper-parameters in place; one result a stage. With a deadline, stages that hardly fit are left out."""
-    climb = OPTIMIZERS[optimizer]
-    schedule = schedule or (BLOCKS if row.by_block else STOCHASTIC if climb is srgp.maximize else POINTS)
+    schedule = schedule or schedule_of(row, optimizer)
     schedule = schedule if deadline is None else schedule.within(deadline)
     subsets = list(nested_subsets(rows, row, schedule, rng))
-    plan = [(subset, schedule.iterations(k, len(subsets), len(rows))) for k, subset in enumerate(subsets)]
+    objectives = [CollapsedObjective(subset, row) for subset in subsets]
     if schedule.warm_up_iterations:
-        choose_lengthscales(CollapsedObjective(subsets[0], row), hyper)
-    # Learned together from a cold start, inducing inputs can leave for a useless optimum (all noise) before the
-    # lengthscales make sense: they are held at first.
-    warm_up = [(subsets[0], schedule.warm_up_iterations)] if schedule.warm_up_iterations else []
+        choose_lengthscales(objectives[0], hyper)
+    stages = staged(objectives.__getitem__, [len(subset) for subset in subsets], len(rows), schedule, row)
+    return climb(stages, hyper, limits, optimizer, schedule.tolerance, on_step, deadline)
+
+
+def staged(
+    objective: Callable[[int], Objective], sizes: Sequence[int], n_rows: int, schedule: Schedule, row: Approximation
+) -> Iterator[Stage]:
+    """Stages of growing sizes; the objective of each is made when it is reached.
+
+    Learned together from a cold start, inducing inputs can leave for a useless optimum (all noise) before the
+    lengthscales make sense: they are held at first. So they are where a stage sees a few blocks, which do not cover
+    the input space: inducing inputs learned from those would desert the rest.
+    """
+    if schedule.warm_up_iterations:
+        yield Stage(objective(0), sizes[0], schedule.warm_up_iterations, True)
+    for k, size in enumerate(sizes):
+        iterations = schedule.iterations(k, len(sizes), n_rows)
+        yield Stage(objective(k), size, iterations, row.by_block and size < n_rows)
+
+
+def climb(
+    stages: Iterable[Stage],
+    hyper: Hyperparameters,
+    limits: Limits,
+    optimizer: str,
+    tolerance: float,
+    on_step: StepCallback | None = None,
+    deadline: Deadline | None = None,
+) -> list[LearningResult]:
+    """One stage after another, from where the last one ended."""
     results: list[LearningResult] = []
-    for step, (subset, iterations) in enumerate(warm_up + plan):
-        if deadline is not None and not deadline.allows(len(subset), WORTHWHILE_EVALUATIONS):
+    for stage in stages:
+        if deadline is not None and not deadline.allows(stage.n_rows, WORTHWHILE_EVALUATIONS):
             break
-        # A few blocks do not cover the input space: inducing inputs learned from them would desert the rest.
-        held = step < len(warm_up) or (row.by_block and len(subset) < len(rows))
-        objective = CollapsedObjective(subset, row)
-        with hyper.inducing_held() if held else nullcontext():
-            result = climb(
-                objective,
+        with hyper.inducing_held() if stage.holds_inducing else nullcontext():
+            result = OPTIMIZERS[optimizer](
+                stage.objective,
                 hyper,
                 limits,
-                max_iterations=iterations,
-                tolerance=schedule.tolerance,
+                max_iterations=stage.iterations,
+                tolerance=tolerance,
                 on_step=on_step,
                 deadline=deadline,
             )

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sparsegp.approximations import Approximation, Family
 from sparsegp.data import Rows
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline, OutOfTime
@@ -72,7 +73,7 @@ def maximize(
     The hyper-parameters end at the best epoch. Learning has converged when the rate is near its last value and PATIENCE
     epochs together gain less than that many times `tolerance` times max(|objective per row|, 1) per row.
     """
-    collapsed = _require_points(objective)
+    collapsed = _collapsed(objective)
     recorder = Recorder(collapsed, hyper, on_step)
     settings = settings or Settings()
     climber = _Climber(collapsed, hyper, limits, settings)
@@ -97,14 +98,24 @@ def maximize(
     return recorder.finish(max_iterations, "iteration limit")
 
 
-def _require_points(objective: Objective) -> CollapsedObjective:
-    if isinstance(objective, CollapsedObjective) and not objective.row.by_block:
-        return objective
-    name = objective.row.name if isinstance(objective, CollapsedObjective) else "an exact or subset model"
+def require_points(row: Approximation) -> None:
+    """An error for approximations that mini-batches cannot learn, before anything is computed."""
+    if not row.by_block and row.family not in (Family.EXACT, Family.SUBSET):
+        return
     raise InputError(
         "optimizer='srgp' learns from mini-batches of rows that are independent given the inducing values: vfe, dtc, "
-        f"fitc, pep, sor and fic. Got {name!r}, which must see its rows together; use optimizer='lbfgs'."
+        f"fitc, pep, sor and fic. Got {row.name!r}, which must see its rows together; use optimizer='lbfgs'."
     )
+
+
+def _collapsed(objective: Objective) -> CollapsedObjective:
+    if not isinstance(objective, CollapsedObjective):
+        raise InputError(
+            "optimizer='srgp' learns from mini-batches of rows, which an exact model or a source of batches does not "
+            "give; use optimizer='lbfgs'."
+        )
+    require_points(objective.row)
+    return objective
 
 
 def _record(recorder: Recorder, value: float) -> None:

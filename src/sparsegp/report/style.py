@@ -40,5 +40,7 @@ table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-n
 th, td { text-align: left; padding: .4rem .8rem; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; }
 tbody tr:last-child td { border-bottom: 0; }
+@media (max-width: 36rem) { main { padding: 1rem .8rem 2rem; } figure { padding: .8rem .6rem; }
+  th, td { padding: .35rem .5rem; } }
 code { overflow-wrap: anywhere; font-size: .88rem; }
 """

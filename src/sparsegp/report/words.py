@@ -72,7 +72,7 @@ def parameters(model: Any, X: Array, target_name: str) -> list[tuple[str, str, s
     spread, names = X.std(axis=0), column_names(model)
     for name, own, lengthscale in zip(names, spread, column_lengthscales(kernel, X.shape[1]), strict=True):
         if np.isfinite(lengthscale):
-            in_stds = f" ({lengthscale / own:.3g} standard deviations)" if own > 0 else ""
-            rows.append((f"Lengthscale of {name}", f"{lengthscale:.4g}", f"step after which f has changed{in_stds}"))
+            in_stds = f" ({lengthscale / own:.3g} std of the column)" if own > 0 else ""
+            rows.append((f"Lengthscale of {name}", f"{lengthscale:.4g}", f"a step that changes f{in_stds}"))
     rows.append(("Log evidence", f"{model.log_evidence_:,.1f}", "of the training rows, in the units of the model"))
     return rows

@@ -1,6 +1,8 @@
 """From a fitted model and rows with known targets to a page on disk."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,10 @@ import numpy as np
 
 from sparsegp.display.canvas import matplotlib_module
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import checked_rows, column_names, diagnose, without_names
+from sparsegp.estimators.diagnosis import WARNING, Finding, checked_rows, column_names, diagnose, without_names
 from sparsegp.estimators.predictions import Array
 from sparsegp.report import words
+from sparsegp.report.drift import drift
 from sparsegp.report.page import Page, Tile
 from sparsegp.report.pictures import pictures
 from sparsegp.report.scores import scores
@@ -18,40 +21,64 @@ from sparsegp.report.scores import scores
 MOST_COLUMNS = 100
 
 
-def write(model: Any, X: Any, y: Any, path: str | Path, *, title: str = "Model report", target_name: str = "y") -> Path:
+@dataclass(frozen=True)
+class Judgement:
+    """How a model stands up to rows with known targets: scores by name, and what stood out, warnings first."""
+
+    scores: dict[str, float]
+    findings: list[Finding]
+
+
+def judge(model: Any, X: Any, y: Any) -> Judgement:
+    """Scores, the findings of `diagnose`, and whether the rows have drifted away from the training rows."""
+    rows, target = checked_rows(model, X, y)
+    with without_names():
+        found = [*diagnose(model, rows, target), *drift(model, rows, target)]
+        return Judgement(scores(model, rows, target), sorted(found, key=lambda finding: finding.severity != WARNING))
+
+
+def write(
+    model: Any,
+    X: Any,
+    y: Any,
+    path: str | Path,
+    *,
+    title: str = "Model report",
+    target_name: str = "y",
+    judgement: Judgement | None = None,
+) -> Path:
     """Write one self-contained HTML page about a fitted model, judged by rows with known targets.
 
     Scores, findings and pictures are of the given rows, best rows the model has not seen. The page has no scripts and
-    asks for nothing from a network. Returns the path.
+    asks for nothing from a network. `judgement` is that of the same rows, if it is known already. Returns the path.
     """
     place = Path(path)
     if not place.resolve().parent.is_dir():
         raise InputError(f"The folder of {place} does not exist. Create it, or give another path.")
     matplotlib_module()
     rows, target = checked_rows(model, X, y)
+    found = judgement or judge(model, X, y)
     with without_names():
-        page = _page(model, rows, target, title, target_name)
+        page = _page(model, rows, target, found, title, target_name)
     place.write_text(page.html(), encoding="utf-8")
     return place
 
 
-def _page(model: Any, X: Array, y: Array, title: str, target_name: str) -> Page:
-    from sparsegp import __version__
-
+def _page(model: Any, X: Array, y: Array, judgement: Judgement, title: str, target_name: str) -> Page:
     seconds = model.info_.get("seconds")
     fitted = "" if seconds is None else f", fitted in {seconds:.3g} s"
     return Page(
         title=title,
         subtitle=f"{type(model).__name__} for {target_name}: {model.n_samples_seen_:,} training rows{fitted}; "
         f"judged by {len(y):,} rows with {X.shape[1]} columns",
-        tiles=_tiles(scores(model, X, y), float(y.std())),
-        findings=diagnose(model, X, y),
+        tiles=_tiles(judgement.scores, float(y.std())),
+        findings=judgement.findings,
         pictures=list(pictures(model, X, y, target_name)),
         assumptions=words.assumptions(model),
         parameters=words.parameters(model, X, target_name),
         kernel=repr(model.kernel_),
         columns=_columns(X, y, column_names(model), target_name),
-        footer=f"Written by sparsegp {__version__} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
+        footer=f"Written by sparsegp {version('sparsegp')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
     )
 
 

@@ -25,7 +25,7 @@ _IS_NUMBER = (
 class Roles:
     """What the caller says of a table's columns. `features` None: all columns that have no other role."""
 
-    target: str
+    target: str | None
     features: tuple[str, ...] | None = None
     noise_var: str | None = None
     weight: str | None = None
@@ -39,10 +39,10 @@ class Roles:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns chosen from a table."""
+    """The columns chosen from a table; without a target where only the inputs are wanted."""
 
     features: tuple[str, ...]
-    target: str
+    target: str | None
     noise_var: str | None = None
     weight: str | None = None
 
@@ -61,7 +61,8 @@ class Columns:
         for d, name in enumerate(self.features):
             X[:, d] = column(name)
         noise, weight = (None if name is None else column(name) for name in (self.noise_var, self.weight))
-        return Batch(X, column(self.target), noise, weight, place)
+        y = np.zeros(table.num_rows) if self.target is None else column(self.target)
+        return Batch(X, y, noise, weight, place)
 
 
 @dataclass(frozen=True)

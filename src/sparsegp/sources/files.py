@@ -25,7 +25,7 @@ def require_exists(path: Path) -> None:
     siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, siblings, n=3)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else " Check the path."
-    raise InputError(f"There is no {label(path)}.{hint}")
+    raise InputError(f"There is no file or folder '{path}'.{hint}")
 
 
 def files_in(path: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """A source as the model sees it: torch rows in the model's units, in groups of a fixed number of rows."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from sparsegp.data import Block, Rows
 from sparsegp.errors import InputError
 from sparsegp.sources.batch import Array, Batch, Source, rows_per_batch
 from sparsegp.sources.prefetch import prefetched
-from sparsegp.sources.survey import valid_batches, with_weight
+from sparsegp.sources.survey import regrouped, valid_batches, with_weight
 
 
 class Units(Protocol):
@@ -28,7 +28,10 @@ class Units(Protocol):
         """y' of each row."""
 
 
-def to_block(batch: Batch, units: Units, like: Tensor) -> Block:
+_DOUBLE = torch.empty(0, dtype=torch.float64)
+
+
+def to_block(batch: Batch, units: Units, like: Tensor = _DOUBLE) -> Block:
     """A batch in the model's units, in the precision and on the device of `like`."""
 
     def tensor(values: Array) -> Tensor:
@@ -58,35 +61,20 @@ class ModelRows:
     group_rows: int | None = None
 
     def __iter__(self) -> Iterator[Rows]:
-        size = self.group_rows or rows_per_batch(self.source.n_features)
-        for block in prefetched(regrouped(self._blocks(), size)):
-            yield Rows(block)
+        return prefetched(self._groups())
 
-    def _blocks(self) -> Iterator[Block]:
+    def _groups(self) -> Iterator[Rows]:
         like = torch.empty(0, dtype=self.dtype, device=self.device)
+        size = self.group_rows or rows_per_batch(self.source.n_features)
         n_rows = 0
-        for batch in valid_batches(self.source):
-            batch = with_weight(batch)
+        for batch in regrouped(map(with_weight, valid_batches(self.source)), size):
             n_rows += len(batch)
-            yield to_block(batch, self.units, like)
+            yield Rows(to_block(batch, self.units, like))
         if n_rows != self.n_rows:
             raise InputError(
                 f"The first pass over the data met {self.n_rows} rows, this one {n_rows}. A source must give the same "
                 "rows every time: check that the files are not being written to, or that __iter__ starts again."
             )
-
-
-def regrouped(blocks: Iterable[Block], size: int) -> Iterator[Block]:
-    """The same rows in the same order, `size` at a time; the last group may be smaller."""
-    waiting: list[Block] = []
-    for block in blocks:
-        waiting.append(block)
-        while sum(map(len, waiting)) >= size:
-            whole = joined(waiting)
-            yield whole.take(slice(0, size))
-            waiting = [whole.take(slice(size, None))]
-    if any(map(len, waiting)):
-        yield joined(waiting)
 
 
 def joined(blocks: Sequence[Block]) -> Block:

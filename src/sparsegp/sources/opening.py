@@ -56,6 +56,20 @@ def open_source(
     return ArraySource.of(inputs, y, noise_var, sample_weight, names, batch_rows=batch_rows)
 
 
+def open_inputs(path: Path, features: Sequence[str] | None = None, batch_rows: int | None = None) -> Source:
+    """Rows to predict, from files: the columns `features` (None: all), and zeros in place of targets."""
+    return _open_files([path], Roles(None, None if features is None else tuple(features)), batch_rows)
+
+
+def is_read_in_batches(X: Any, y: Any = None) -> bool:
+    """Files, dask collections and iterables of batches: data that are not one array or table in memory."""
+    if _paths(X) is not None or library_of(X) == "dask":
+        return True
+    if y is not None or isinstance(X, np.ndarray) or library_of(X) in LIBRARIES:
+        return False
+    return callable(X) or isinstance(X, Iterable)
+
+
 def _roles(target: str | None, features: Sequence[str] | None, noise_var: Any, sample_weight: Any) -> Roles | None:
     if target is None:
         if features is not None:

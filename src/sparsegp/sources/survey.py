@@ -1,12 +1,12 @@
 """One pass over a source before anything is learned: checks, number of rows, standardisation, a random sample."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sparsegp.errors import InputError
-from sparsegp.sources.batch import Array, Batch, Source
+from sparsegp.sources.batch import Array, Batch, Source, rows_per_batch
 from sparsegp.sources.checking import require_valid
 from sparsegp.sources.moments import Moments
 from sparsegp.sources.prefetch import prefetched
@@ -57,7 +57,7 @@ class Survey:
 def survey(source: Source, rng: np.random.Generator, sample_rows: int = SAMPLE_ROWS) -> Survey:
     """One pass. Memory is that of the sample and a few batches."""
     tally = _Tally(Reservoir(sample_rows, rng))
-    for batch in prefetched(valid_batches(source)):
+    for batch in regrouped(prefetched(tally.counted(source)), rows_per_batch(source.n_features)):
         tally.add(batch)
     return tally.result()
 
@@ -73,11 +73,13 @@ class _Tally:
     least_noise_var: float = np.inf
     noise_var_sum: float = 0.0
 
+    def counted(self, source: Source) -> Iterator[Batch]:
+        """The rows with a positive weight; all of them count as read."""
+        for batch in valid_batches(source):
+            self.n_read += len(batch)
+            yield with_weight(batch)
+
     def add(self, batch: Batch) -> None:
-        self.n_read += len(batch)
-        batch = with_weight(batch)
-        if len(batch) == 0:
-            return
         self.reservoir.add(batch)
         X, y, weight = batch.X, batch.y[:, None], batch.weight
         self.inputs = self.inputs.including(X, weight) if self.inputs else Moments.of(X, weight)
@@ -111,3 +113,45 @@ def valid_batches(source: Source) -> Iterator[Batch]:
 def with_weight(batch: Batch) -> Batch:
     """The rows with a positive weight."""
     return batch if batch.weight is None or bool((batch.weight > 0).all()) else batch.take(batch.weight > 0)
+
+
+def regrouped(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
+    """The same rows, `size` at a time: sums over them do not depend on how a source cuts its batches."""
+    waiting: list[Batch] = []
+    for batch in batches:
+        waiting.append(batch)
+        while sum(map(len, waiting)) >= size:
+            whole = joined(waiting)
+            yield whole.take(slice(0, size))
+            waiting = [whole.take(slice(size, None))]
+    if any(map(len, waiting)):
+        yield joined(waiting)
+
+
+def whole_batch(source: Source) -> Batch:
+    """All rows of the source at once, for models that hold their rows in memory."""
+    batches = list(prefetched(valid_batches(source)))
+    if not batches:
+        raise InputError("The data have no rows: every file, row group or partition is empty.")
+    return joined(batches)
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """The rows of several batches, all with or all without known noise and weights."""
+    filled = [batch for batch in batches if len(batch)] or list(batches[:1])
+    if len(filled) == 1:
+        return filled[0]
+    return Batch(
+        np.concatenate([batch.X for batch in filled]),
+        np.concatenate([batch.y for batch in filled]),
+        _all_or_none([batch.noise_var for batch in filled]),
+        _all_or_none([batch.weight for batch in filled]),
+        filled[0].place,
+    )
+
+
+def _all_or_none(parts: list[Array | None]) -> Array | None:
+    given = [part for part in parts if part is not None]
+    if len(given) not in (0, len(parts)):
+        raise InputError("Some batches have noise variances or weights and others have not; give all or none.")
+    return np.concatenate(given) if given else None

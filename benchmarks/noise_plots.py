@@ -1,0 +1,62 @@
+"""Pictures of the noise experiments: bands and learned noise of the toy, solar irradiance, spread of the noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.jobs import Arrays
+from benchmarks.plotting import panels, save
+
+COLOURS = {"dvshgp": "tab:blue", "vshgp": "tab:red", "vhgp": "tab:green", "vsgp": "tab:gray"}
+
+
+def toy(data: Arrays, arrays: dict[str, Arrays], stochastic: dict[str, Any]) -> Path:
+    """Mean and interval of DVSHGP, noise of all models against the truth, bound of SVSHGP (figures 2 to 4)."""
+    figure, ((left, middle, right),) = panels(1, 3)
+    x = data["X_test"][:, 0]
+    _band(left, data, arrays["dvshgp"], COLOURS["dvshgp"])
+    left.set_title("DVSHGP, five experts", fontsize=9)
+    middle.plot(x, data["true_noise_std"], "k--", label="truth")
+    for name, found in arrays.items():
+        middle.plot(x, found["noise_std"], color=COLOURS[name], label=name)
+    middle.set_title("noise std", fontsize=9)
+    middle.legend(fontsize=7)
+    right.plot(np.arange(1, len(stochastic["trace"]) + 1), stochastic["trace"], label="SVSHGP")
+    right.axhline(stochastic["vshgp"], color="k", linestyle="--", label="VSHGP")
+    right.set_ylim(bottom=stochastic["vshgp"] - 1000.0)
+    right.set_title("bound by iteration", fontsize=9)
+    right.legend(fontsize=7)
+    return save(figure, "noise_toy")
+
+
+def solar(data: Arrays, arrays: dict[str, Arrays]) -> Path:
+    """DVSHGP and VSHGP on solar irradiance (figure 5)."""
+    figure, axes = panels(len(arrays), 1, (7.2, 2.2))
+    for axis, (name, found) in zip(axes[:, 0], arrays.items(), strict=True):
+        _band(axis, data, found, COLOURS[name])
+        axis.set_title(name, fontsize=9)
+    return save(figure, "noise_solar")
+
+
+def _band(axis: Any, data: Arrays, found: Arrays, colour: str) -> None:
+    order = np.argsort(data["X_test"][:, 0])
+    x, mean, std = data["X_test"][order, 0], found["mean"][order], found["std"][order]
+    axis.plot(data["X"][:, 0], data["y"], "k.", markersize=2)
+    axis.plot(x, mean, color=colour)
+    axis.fill_between(x, mean - 1.96 * std, mean + 1.96 * std, color=colour, alpha=0.25)
+
+
+def noise_spread(cells: dict[str, dict[str, dict[str, Any]]]) -> Path:
+    """5 to 95 % range, quartiles and median of the log noise variance of every model (figures 9, 12 and 14)."""
+    figure, axes = panels(1, len(cells), (3.0, 2.6))
+    for axis, (dataset, by_method) in zip(axes[0], cells.items(), strict=True):
+        known = {name: c["log_noise_quantiles"] for name, c in by_method.items() if "log_noise_quantiles" in c}
+        for place, levels in enumerate(known.values()):
+            axis.plot([place, place], [levels[0], levels[4]], color="tab:blue")
+            axis.plot([place, place], [levels[1], levels[3]], color="tab:blue", linewidth=6)
+            axis.plot(place, levels[2], "w.", markersize=4)
+        axis.set_xticks(range(len(known)), list(known), rotation=60, fontsize=7)
+        axis.set_title(dataset, fontsize=9)
+    return save(figure, "noise_spread")

@@ -1,0 +1,73 @@
+"""Tables of the pages on noise, from the results of flagship, noise_experiments, noise_toys and committee_speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import flagship, noise_experiments, noise_toys
+from benchmarks.markdown import machine_line, markdown_table
+from benchmarks.results import number
+
+Document = dict[str, Any]
+
+
+def flagship_table(document: Document) -> str:
+    """One table: a row for each dataset and method."""
+    cells = document["cells"]
+    machine = next(iter(next(iter(cells.values())).values()))["machine"]
+    rows = [
+        [dataset if k == 0 else "", *row]
+        for dataset, found in flagship.tables(cells).items()
+        for k, row in enumerate(found)
+    ]
+    return machine_line(machine) + "\n" + markdown_table(["", "", *flagship.COLUMNS], rows)
+
+
+def experiments_table(document: Document) -> str:
+    parts = []
+    for dataset, by_method in document["cells"].items():
+        first = next(iter(by_method.values()))
+        rows = [[name, *noise_experiments.figures(cell)] for name, cell in by_method.items()]
+        heading = f"**{dataset}** ({first['n_train']:,} training rows; {machine_line(first['machine']).strip()})\n\n"
+        parts.append(heading + markdown_table(["", *noise_experiments.COLUMNS], rows))
+    return "\n".join(parts)
+
+
+def toys_table(document: Document) -> str:
+    toy = [
+        [name, *row, number(cell.get("log_noise_error"))]
+        for (name, *row), cell in zip(noise_toys.rows(document["toy"]), document["toy"].values(), strict=True)
+    ]
+    parts = ["**sinc toy**\n\n" + markdown_table(["", *noise_toys.COLUMNS, "mean error of log noise std"], toy)]
+    if "solar" in document:
+        table = markdown_table(["", *noise_toys.COLUMNS], noise_toys.rows(document["solar"]))
+        parts.append("**solar irradiance**, at the training rows\n\n" + table)
+    for name, cells in document["classics"].items():
+        table = markdown_table(["", *noise_toys.COLUMNS], noise_toys.rows(cells))
+        parts.append(f"**{name}**, {noise_toys.FOLDS}-fold cross-validation\n\n" + table)
+    return machine_line(document["machine"]) + "\n" + "\n".join(parts)
+
+
+def committee_table(document: Document) -> str:
+    problem, measured = document["problem"], document["measured"]
+    rows = [
+        [
+            f"{problem['rows']:,} rows, {problem['experts']} experts, two threads, seconds",
+            number(measured.get("full", {}).get("seconds"), 0),
+            "under 300",
+        ],
+        [f"a {problem['share']}th of it, one thread, seconds", number(measured["one"].get("seconds"), 1), ""],
+        [f"a {problem['share']}th of it, two threads, seconds", number(measured["two"].get("seconds"), 1), ""],
+        ["one thread / two threads", number(document["ratios"]["one / two"], 2), "at least 1.7"],
+    ]
+    heading = f"DVSHGP on protein, {problem['n_inducing']} inducing inputs for f and g each; "
+    return heading + machine_line(document["machine"]) + "\n" + markdown_table(["", "measured", "goal"], rows)
+
+
+TABLES: dict[str, Callable[[Document], str]] = {
+    "flagship": flagship_table,
+    "noise_experiments": experiments_table,
+    "noise_toys": toys_table,
+    "committee_speed": committee_table,
+}

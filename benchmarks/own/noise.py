@@ -1,0 +1,71 @@
+"""Worker: fit one of the estimators compared for their noise; moments, density and noise at the test rows."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.jobs import Arrays, read_job, write_result
+from benchmarks.measure import PeakMemory
+
+from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, SparseGPRegressor
+from sparsegp.baselines import EmpiricalHeteroscedasticRegressor
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An estimator, what its number of blocks or experts is called, and whether it tells density and noise."""
+
+    make: Callable[..., Any]
+    shares: str | None = None
+    has_density: bool = True
+
+
+KINDS = {
+    "heteroscedastic": Kind(HeteroscedasticGPRegressor, "n_blocks"),
+    "committee": Kind(CommitteeGPRegressor, "n_experts"),
+    "sparse": Kind(SparseGPRegressor, "n_blocks"),
+    "ehsod": Kind(EmpiricalHeteroscedasticRegressor, has_density=False),
+}
+COUNTS = ("n_inducing", "n_noise_inducing", "n_subset")
+
+
+def build(options: dict[str, Any], n_rows: int) -> tuple[Kind, Any]:
+    """`rows_each` is the number of rows of a block or an expert; no count is larger than the number of rows."""
+    options = dict(options)
+    kind, rows_each = KINDS[options.pop("estimator")], options.pop("rows_each", None)
+    if rows_each is not None and kind.shares is not None:
+        options[kind.shares] = max(1, round(n_rows / rows_each))
+    options |= {name: min(options[name], n_rows) for name in COUNTS if name in options}
+    return kind, kind.make(**options, random_state=0)
+
+
+def fit_and_predict(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
+    """`levels`, if there are any, are those of the quantiles given back."""
+    levels = options.pop("levels", None)
+    kind, model = build(options, len(problem["y"]))
+    memory = PeakMemory()
+    start, start_cpu = time.perf_counter(), time.process_time()
+    model.fit(problem["X"], problem["y"])
+    fitted, fitted_cpu = time.perf_counter(), time.process_time()
+    mean, std = model.predict(problem["X_test"], return_std=True)
+    facts = {
+        "seconds": fitted - start,
+        "cpu_seconds": fitted_cpu - start_cpu,
+        "predict_seconds": time.perf_counter() - fitted,
+        "peak_mb": memory.above_start_mb(),
+    }
+    arrays = {"mean": mean, "std": std}
+    if kind.has_density:
+        arrays["log_density"] = model.log_density(problem["X_test"], problem["y_test"])
+        arrays["noise_std"] = model.predict_components(problem["X_test"])[2]
+    if levels is not None:
+        arrays["quantiles"] = model.predict_quantiles(problem["X_test"], levels)
+    return facts, arrays
+
+
+if __name__ == "__main__":
+    write_result(sys.argv[1], *fit_and_predict(*read_job(sys.argv[1])))

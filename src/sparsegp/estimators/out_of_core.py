@@ -1,0 +1,111 @@
+"""Fits of more rows than are held in memory: learning from a sample, then passes over the data where they are."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from sparsegp import linalg
+from sparsegp.approximations import Approximation, Family
+from sparsegp.engines import streamed
+from sparsegp.estimators import arrivals, families
+from sparsegp.estimators.families import Fitted, Problem
+from sparsegp.estimators.frames import split_target
+from sparsegp.estimators.progress import StepListener
+from sparsegp.estimators.surveyed import accepted, with_known_noise
+from sparsegp.learning.hyperparameters import Hyperparameters
+from sparsegp.learning.objective import CollapsedObjective, Objective
+from sparsegp.learning.progressive import choose_lengthscales, climb, schedule_of, staged
+from sparsegp.learning.recorder import LearningResult
+from sparsegp.learning.streamed import StreamedObjective
+from sparsegp.prior import SparsePrior
+from sparsegp.sources import ModelRows, Source, open_source, survey
+
+MOST_ENTRIES = 2**24
+"""Numbers in X beyond which rows stay where they are: 128 MB as float64, two million rows of eight columns."""
+
+OPTIMIZERS = ("lbfgs", "adam", None)
+SURVEY_AND_INFERENCE = 2
+
+
+def can_stream(estimator: Any, row: Approximation) -> bool:
+    """Whether the model is a sum over rows and nothing needs them again afterwards."""
+    is_sum = row.family is Family.INDUCING and not row.by_block
+    return is_sum and estimator.optimizer in OPTIMIZERS and estimator.window is None
+
+
+def large_source(X: Any, y: Any, *, target: str | None, noise_var: Any, sample_weight: Any) -> Source | None:
+    """The data as a source if they are too many for memory, or if only a pass over them can tell."""
+    source = arrivals.source_of(X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
+    if source is None:
+        if math.prod(getattr(X, "shape", ())) <= MOST_ENTRIES:
+            return None
+        features, y = split_target(X, y, target)
+        source = open_source(features, y, noise_var=noise_var, sample_weight=sample_weight)
+    is_small = source.n_rows is not None and source.n_rows * source.n_features <= MOST_ENTRIES
+    return None if is_small else source
+
+
+def fit(estimator: Any, row: Approximation, source: Source) -> None:
+    """As in memory, with the stages of learning below all rows on a random sample of them."""
+    seed = int(check_random_state(estimator.random_state).randint(2**31))
+    found = survey(source, np.random.default_rng((seed, 1)), max(1, MOST_ENTRIES // source.n_features))
+    taken = accepted(estimator, row, source, found, seed)
+    if found.is_complete:
+        estimator._fit_in_memory(taken)
+        return
+    listener = StepListener(estimator, estimator.verbose)
+    with linalg.flushed_denormals():
+        problem, _ = replace(taken.task, on_step=listener).arranged()
+        rows = ModelRows(source, taken.units, found.n_rows, problem.rows.all.X.dtype, estimator.device)
+        hyper = families.starting_hyperparameters(problem, families.select(problem))
+        least = found.least_noise_var
+        objective = StreamedObjective(
+            rows, row, found.n_rows, found.total_weight, None if least is None else least / taken.units.y_scale**2
+        )
+        fitted = _infer(problem, hyper, _learn(problem, hyper, objective), rows)
+    listener.close()
+    estimator._store(taken, with_known_noise(fitted, found, taken.units), None)
+    estimator._begin_stream(row, taken.task.block, None)
+    estimator._n_fit_rows = found.n_rows
+
+
+def _learn(problem: Problem, hyper: Hyperparameters, everything: StreamedObjective) -> list[LearningResult]:
+    """The sizes of the schedule that the sample can give, then all rows."""
+    optimizer = problem.optimizer
+    if optimizer is None:
+        return []
+    schedule = schedule_of(problem.row, optimizer)
+    wanted = [size for size in schedule.stages(everything.n_rows)[:-1] if size < len(problem.rows)]
+    wanted = wanted or [min(schedule.first_rows, len(problem.rows))]
+    order = problem.rng.permutation(len(problem.rows))
+    sizes = [*wanted, everything.n_rows]
+
+    def objective(k: int) -> Objective:
+        return everything if k == len(wanted) else _sampled(problem, order[: sizes[k]])
+
+    if schedule.warm_up_iterations:
+        choose_lengthscales(_sampled(problem, order[: wanted[0]]), hyper)
+    stages = staged(objective, sizes, everything.n_rows, schedule, problem.row)
+    limits = families.limits_of(problem.rows.all, problem.start.noise_var)
+    return families.until_interrupted(
+        lambda: climb(stages, hyper, limits, optimizer, schedule.tolerance, problem.on_step)
+    )
+
+
+def _sampled(problem: Problem, index: NDArray[np.int64]) -> CollapsedObjective:
+    return CollapsedObjective(problem.rows.subset(torch.from_numpy(np.sort(index))), problem.row)
+
+
+def _infer(problem: Problem, hyper: Hyperparameters, learning: list[LearningResult], rows: ModelRows) -> Fitted:
+    """One exact pass at the learned hyper-parameters."""
+    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, problem.row)
+    state, posterior, info = streamed.infer(prior, rows)
+    report = families.learning_report(learning, info.jitter, info.seconds)
+    evaluations = sum(stage.evaluations for stage in learning if stage.n_rows == rows.n_rows)
+    report["passes"] = 2 * evaluations + SURVEY_AND_INFERENCE
+    return families.fitted_model(problem, hyper, posterior, info.log_evidence, report, state)

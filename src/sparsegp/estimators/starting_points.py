@@ -1,0 +1,47 @@
+"""Kernels and noise to learn from, in the model's units: the user's own, or what the data suggest."""
+
+from typing import Any
+
+import numpy as np
+
+from sparsegp.data import Block
+from sparsegp.estimators import validation
+from sparsegp.estimators.families import Start
+from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.kernels import Kernel, as_kernel
+from sparsegp.kernels import get as kernel_class
+from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
+
+
+def starting_point(estimator: Any, units: Standardizer, block: Block, rng: np.random.Generator) -> Start:
+    """From `kernel`, and `noise_var` where the estimator has it.
+
+    A kernel's name starts from median distances; noise that is not given, from the differences between neighbours.
+    """
+    kernel, noise_var = _kernel_and_noise(estimator.kernel, units, block, rng)
+    if not isinstance(estimator.kernel, str) and estimator.normalize and estimator.optimizer is not None:
+        validation.warn_of_odd_lengthscales(kernel)
+    given = getattr(estimator, "noise_var", None)
+    if given is not None:
+        noise_var = float(given) / units.y_scale**2
+    return Start(
+        kernel.to(block.X.device), neighbour_noise_var(block.X, block.y, rng) if noise_var is None else noise_var
+    )
+
+
+def starting_noise_kernel(kernel: Any, units: Standardizer, block: Block, rng: np.random.Generator) -> Kernel:
+    """The kernel of g = log noise variance, which has no units of y."""
+    if isinstance(kernel, str):
+        return kernel_class(kernel)(variance=1.0, lengthscales=median_lengthscales(block.X, rng))
+    return units.standardized_noise_kernel(as_kernel(kernel)[0])
+
+
+def _kernel_and_noise(
+    kernel: Any, units: Standardizer, block: Block, rng: np.random.Generator
+) -> tuple[Kernel, float | None]:
+    """The kernel, and the noise variance of the white part that a kernel of scikit-learn may have."""
+    if isinstance(kernel, str):
+        variance = float(block.y.var(correction=0)) or 1.0
+        return kernel_class(kernel)(variance=variance, lengthscales=median_lengthscales(block.X, rng)), None
+    given, white = as_kernel(kernel)
+    return units.standardized_kernel(given), None if white is None else white / units.y_scale**2

@@ -1,0 +1,195 @@
+"""Time, memory, passes and traffic of a fit: in memory, from disk, or on a cluster."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparsegp.learning.progressive import POINTS
+from sparsegp.planning import costs, memory
+from sparsegp.planning.data_shape import DataShape
+from sparsegp.planning.machine import Machine
+from sparsegp.planning.memory import Memory
+from sparsegp.planning.model import Model
+from sparsegp.planning.schedule import Stage, assignment, learning_stages, preparation
+from sparsegp.planning.work import Work
+from sparsegp.sources.survey import SAMPLE_ROWS
+
+MEMORY, DISK, CLUSTER = "memory", "disk", "cluster"
+PREDICTED_ROWS = 1_000_000
+USABLE_MEMORY = 0.8
+# Bytes moved for each number: decoded from a file and checked; checked and standardised when it is in memory.
+READ_BYTES, ARRIVAL_BYTES = 150.0, 80.0
+UNPACKING_BYTES = 48.0
+# A first stage of learning by points is small enough for the driver alone.
+DRIVER_ROWS = POINTS.first_rows
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A fit on so many machines. `where` are the rows: in memory, on disk, or in the memory of a cluster.
+
+    Seconds are those of preparing (reading, blocks, inducing inputs), of learning, of the pass that gives the model, of
+    messages between machines (within the last two), and of predicting a million rows. Memory is that of one machine.
+    """
+
+    machines: int
+    where: str
+    prepare_seconds: float
+    learning_seconds: float
+    inference_seconds: float
+    prediction_seconds: float
+    memory: Memory
+    fits: bool
+    passes: int
+    evaluations: int
+    disk_bytes: float
+    communication_seconds: float = 0.0
+    rounds: int = 0
+    network_bytes: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of the fit as a whole."""
+        return self.prepare_seconds + self.learning_seconds + self.inference_seconds
+
+
+def in_memory(model: Model, shape: DataShape, machine: Machine) -> Estimate:
+    stages = learning_stages(model, shape.n_rows)
+    arrival = shape.n_rows * (shape.n_features + 1) * Work(moved=ARRIVAL_BYTES)
+    needed = memory.in_memory(model, shape, machine.cores)
+    return Estimate(
+        machines=1,
+        where=MEMORY,
+        prepare_seconds=_reading_seconds(shape, machine)
+        + (arrival + preparation(model, shape.n_rows)).seconds(machine),
+        learning_seconds=_local_seconds(model, stages, machine),
+        inference_seconds=_inference(model, shape.n_rows).seconds(machine),
+        prediction_seconds=_prediction(model, shape.n_rows).seconds(machine),
+        memory=needed,
+        fits=_fits(needed, machine),
+        passes=1 if shape.file_bytes else 0,
+        evaluations=_count(stages),
+        disk_bytes=shape.file_bytes,
+    )
+
+
+def from_disk(model: Model, shape: DataShape, machine: Machine) -> Estimate:
+    """A survey pass, learning on its sample and last on all rows, and one pass that gives the model.
+
+    An evaluation on all rows reads them twice; reading goes on beside computing.
+    """
+    n_sample = memory.disk_sample_rows(shape)
+    *early, last = learning_stages(model, shape.n_rows, n_sample) or (Stage(shape.n_rows, 0.0),)
+    reading, needed = _reading_seconds(shape, machine), memory.from_disk(model, shape, machine.cores)
+    passes = 2 + round(2.0 * last.evaluations)
+    return Estimate(
+        machines=1,
+        where=DISK,
+        prepare_seconds=reading + preparation(model, n_sample).seconds(machine),
+        learning_seconds=_local_seconds(model, early, machine)
+        + max(2.0 * last.evaluations * reading, _local_seconds(model, [last], machine)),
+        inference_seconds=max(reading, _inference(model, shape.n_rows).seconds(machine)),
+        prediction_seconds=_prediction(model, shape.n_rows).seconds(machine),
+        memory=needed,
+        fits=_fits(needed, machine),
+        passes=passes,
+        evaluations=_count([*early, last]),
+        disk_bytes=passes * shape.file_bytes,
+    )
+
+
+def on_cluster(model: Model, shape: DataShape, machine: Machine, machines: int) -> Estimate:
+    """Two passes over the files, each machine its share; then two rounds an evaluation (docs/clusters.md)."""
+    stages = learning_stages(model, shape.n_rows)
+    remote = [stage for stage in stages if stage.n_rows > DRIVER_ROWS or model.row.by_block]
+    n_remote = sum(stage.evaluations for stage in remote)
+    message = _message_seconds(model, machine, machines)
+    needed = memory.on_machine(model, shape, machines, machine.cores)
+    return Estimate(
+        machines=machines,
+        where=CLUSTER,
+        prepare_seconds=_placing_seconds(model, shape, machine, machines),
+        learning_seconds=_local_seconds(model, [stage for stage in stages if stage not in remote], machine)
+        + _remote_seconds(model, remote, machine, machines)
+        + n_remote * message,
+        inference_seconds=_inference(model, shape.n_rows / machines).seconds(machine) + 0.5 * message,
+        prediction_seconds=_prediction(model, shape.n_rows).seconds(machine) / machines,
+        memory=needed,
+        fits=_fits(needed, machine),
+        passes=2,
+        evaluations=_count(stages),
+        disk_bytes=2.0 * shape.file_bytes,
+        communication_seconds=(n_remote + 0.5) * message,
+        rounds=round(2.0 * n_remote) + 1,
+        network_bytes=(n_remote + 0.5) * evaluation_bytes(model, machines) + sum(_rows_sent(model, shape)),
+    )
+
+
+def _placing_seconds(model: Model, shape: DataShape, machine: Machine, machines: int) -> float:
+    """Reading, the work on the sample, sorting into blocks; rows to other machines, or all of them to the driver."""
+    sample, shuffled, gathered = _rows_sent(model, shape)
+    reading = 2.0 * _reading_seconds(shape, machine) / machines
+    sorting = assignment(model, shape.n_rows / machines).seconds(machine)
+    sending = (sample + shuffled / machines + gathered) / machine.network_bytes_per_second
+    return reading + sorting + sending + preparation(model, min(SAMPLE_ROWS, shape.n_rows)).seconds(machine)
+
+
+def _rows_sent(model: Model, shape: DataShape) -> tuple[float, float, float]:
+    """Bytes of rows: the sample for the driver, those that move to their block, those that a local model gathers."""
+    sample = shape.array_bytes * min(1.0, SAMPLE_ROWS / shape.n_rows)
+    return sample, shape.array_bytes * model.row.by_block, shape.array_bytes * model.row.is_local
+
+
+def evaluation_bytes(model: Model, machines: int) -> float:
+    """Between driver and workers in an evaluation: triangles of M x M numbers, the model, its gradient."""
+    M, D = model.n_inducing, model.n_features
+    return machines * 8.0 * (costs.matrices_per_worker(model.row) * M**2 + 3.0 * M * (D + 1))
+
+
+def _message_seconds(model: Model, machine: Machine, machines: int) -> float:
+    """All messages pass the scheduler, once in and once out; the driver unpacks and adds them one by one."""
+    wire = 2.0 * evaluation_bytes(model, machines) / machine.network_bytes_per_second
+    adding = Work(moved=UNPACKING_BYTES * machines * model.n_inducing**2).seconds(machine)
+    return wire + adding + 2.0 * (machine.round_seconds + machines * machine.task_seconds)
+
+
+def _fits(needed: Memory, machine: Machine) -> bool:
+    return needed.total <= USABLE_MEMORY * machine.memory_bytes
+
+
+def _local_seconds(model: Model, stages: Sequence[Stage], machine: Machine) -> float:
+    if model.is_dense:
+        return sum(s.evaluations * costs.dense_evaluation(model, s.n_rows).seconds(machine) for s in stages)
+    row, overhead = costs.gradient(model), costs.evaluation_overhead(model)
+    return sum(s.evaluations * (s.n_rows * row + overhead).seconds(machine) for s in stages)
+
+
+def _remote_seconds(model: Model, stages: Sequence[Stage], machine: Machine, machines: int) -> float:
+    """Workers factorise Kuu as the driver does, after it."""
+    row, overhead = costs.gradient(model), costs.evaluation_overhead(model)
+    return sum(s.evaluations * (s.n_rows / machines * row + 2.0 * overhead).seconds(machine) for s in stages)
+
+
+def _inference(model: Model, n_rows: float) -> Work:
+    if model.is_dense:
+        return costs.dense_evaluation(model, model.n_inducing)
+    return n_rows * costs.first_pass(model) + costs.evaluation_overhead(model)
+
+
+def _prediction(model: Model, n_rows: int) -> Work:
+    return PREDICTED_ROWS * costs.prediction(model) + costs.prediction_overhead(model, n_rows, PREDICTED_ROWS)
+
+
+def _reading_seconds(shape: DataShape, machine: Machine) -> float:
+    """Of one pass over the files; decoding and the disk work side by side."""
+    if not shape.file_bytes:
+        return 0.0
+    decoding = shape.n_rows * (shape.n_features + 1) * Work(moved=READ_BYTES)
+    return max(shape.file_bytes / machine.disk_bytes_per_second, decoding.seconds(machine))
+
+
+def _file_bytes(shape: DataShape) -> float:
+    return shape.file_bytes
+
+
+def _count(stages: Sequence[Stage]) -> int:
+    return round(sum(stage.evaluations for stage in stages))

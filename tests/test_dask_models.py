@@ -1,0 +1,212 @@
+"""What else a cluster does: updates, anytime inference, committees, predictions; and models without dask."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dask_problems import MODELS, QUICK, D, frame_of, make_data, same_model
+from problems import agree, get_row
+from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, kernels
+from sparsegp.committee import training
+from sparsegp.committee.plans import Recipe
+from sparsegp.data import Block
+from sparsegp.engines import anytime_run
+from sparsegp.learning.hyperparameters import Hyperparameters
+
+distributed = pytest.importorskip("distributed")
+da = pytest.importorskip("dask.array")
+dd = pytest.importorskip("dask.dataframe")
+from sparsegp import distributed as on_cluster  # noqa: E402
+
+
+def test_client_and_cluster_name_the_same_thing(both: Any) -> None:
+    X, y = make_data()
+    expected = SparseGPRegressor(**QUICK).fit(X, y)
+    for given in ({"client": both.cluster}, {"cluster": both.scheduler.address}):
+        got = SparseGPRegressor(**QUICK).fit(X, y, **given)
+        same_model(got, expected, 1e-8)
+        assert got.info_["cluster"]["workers"] == 2
+    with pytest.raises(InputError, match="not both"):
+        SparseGPRegressor(**QUICK).fit(X, y, client=both, cluster=both.cluster)
+    with pytest.raises(InputError, match="give client="):
+        SparseGPRegressor(**QUICK).fit(X, y, checkpoint="learning.npz")
+
+
+def test_dask_collections_use_the_client_in_use(both: Any) -> None:
+    X, y = make_data()
+    frame = dd.from_pandas(frame_of(X, y), npartitions=4)
+    expected = SparseGPRegressor(**QUICK).fit(X, y)
+    with both.as_current():
+        got = SparseGPRegressor(**QUICK).fit(frame, target="y")
+        dense = SparseGPRegressor("se", approximation="exact", optimizer=None, random_state=0).fit(frame, target="y")
+    assert "cluster" in got.info_
+    assert "cluster" not in dense.info_
+    np.testing.assert_allclose(got.log_evidence_, expected.log_evidence_, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["vfe", "fitc", "pitc", "pic"])
+def test_partial_fit_of_partitions_is_that_of_their_rows(both: Any, name: str) -> None:
+    X, y = make_data()
+    params = {**MODELS[name], "optimizer": None, "noise_var": 0.05, "random_state": 4}
+    got, expected = (SparseGPRegressor(**params).fit(X[:100], y[:100]) for _ in range(2))
+    parts = [slice(100, 160), slice(160, 220), slice(220, 300)]
+    inputs, targets = da.from_array(X[100:], chunks=((60, 60, 80), 2)), da.from_array(y[100:], chunks=((60, 60, 80),))
+    with both.as_current():
+        got.partial_fit(inputs, targets)
+    for part in parts:
+        expected.partial_fit(X[part], y[part])
+    same_model(got, expected, 1e-8)
+    assert got.info_["innovations"]["rows"] == 200
+
+
+def test_updates_with_weights_noise_and_half_life(both: Any, tmp_path: Path) -> None:
+    X, y = make_data()
+    rng = np.random.default_rng(3)
+    frame = frame_of(X, y).assign(noise=rng.uniform(0.05, 0.2, len(y)), weight=rng.integers(0, 3, len(y)).astype(float))
+    frame[200:].to_parquet(tmp_path / "new.parquet", row_group_size=30)
+    columns = {"target": "y", "noise_var": "noise", "sample_weight": "weight"}
+    got, expected = (SparseGPRegressor(**QUICK, half_life=150.0).fit(frame[:200], **columns) for _ in range(2))
+    got.partial_fit(tmp_path / "new.parquet", **columns, client=both)
+    expected.partial_fit(frame[200:], **columns)
+    X_new = frame[["a", "b"]][:40]
+    agree(got.predict(X_new, return_std=True), expected.predict(X_new, return_std=True), 1e-8)
+    assert (got.n_samples_seen_, got.log_evidence_) == pytest.approx((expected.n_samples_seen_, expected.log_evidence_))
+    with pytest.raises(InputError, match="noise_var= must be given"):
+        got.partial_fit(tmp_path / "new.parquet", target="y", client=both)
+    windowed = SparseGPRegressor(**QUICK, window=50).fit(X, y)
+    with pytest.raises(InputError, match="keeps its rows in this process"):
+        windowed.partial_fit(X, y, client=both)
+
+
+@pytest.mark.parametrize("name", ["fitc", "pic"])
+def test_anytime_inference_visits_all_blocks_and_is_exact(both: Any, name: str) -> None:
+    X, y = make_data()
+    params = {**MODELS[name], "optimizer": None, "noise_var": 0.05, "random_state": 4}
+    got = SparseGPRegressor(**params, inference="anytime").fit(X, y, client=both)
+    same_model(got, SparseGPRegressor(**params).fit(X, y), 1e-8)
+    assert got.info_["budget"]["reason"] == anytime_run.EXACT
+    assert got.info_["budget"]["fraction"] == 1.0
+    got.partial_fit(X[:5], y[:5])
+
+
+def test_anytime_inference_ends_early(both: Any) -> None:
+    X, y = make_data(4000)
+    params = {**QUICK, "inference": "anytime"}
+    accurate = SparseGPRegressor(**params, stop_error=0.5).fit(X, y, client=both)
+    assert accurate.info_["budget"]["reason"] == anytime_run.ACCURATE
+    assert 0.0 < accurate.info_["budget"]["fraction"] < 1.0
+    assert 0 < accurate.n_samples_seen_ < len(y)
+    exact = SparseGPRegressor(**QUICK).fit(X, y)
+    mean, std = exact.predict(X[:50], return_std=True)
+    assert np.abs(accurate.predict(X[:50]) - mean).max() < std.max()
+    hasty = SparseGPRegressor(**params, time_budget=1e-3)
+    with pytest.warns(UserWarning, match="shorter than one step"):
+        hasty.fit(X, y, client=both)
+    assert hasty.info_["budget"]["reason"] == anytime_run.TOO_SHORT
+
+
+COMMITTEE = {"n_experts": 4, "n_inducing": 8, "n_noise_inducing": 5, "random_state": 0}
+
+
+@pytest.mark.parametrize(
+    ("expert", "aggregation", "optimizer", "rtol"),
+    [
+        ("exact", "grbcm", None, 1e-8),
+        ("vfe", "grbcm", None, 1e-8),
+        ("vshgp", "rbcm", None, 1e-8),
+        pytest.param("vfe", "rbcm", "lbfgs", 1e-4, marks=pytest.mark.slow),
+        pytest.param("vshgp", "rbcm", "lbfgs", 1e-3, marks=pytest.mark.slow),
+    ],
+)
+def test_committees_have_their_experts_on_workers(
+    both: Any, expert: str, aggregation: str, optimizer: str | None, rtol: float
+) -> None:
+    X, y = make_data(240)
+    model = CommitteeGPRegressor("se", expert, aggregation=aggregation, optimizer=optimizer, **COMMITTEE)
+    got = CommitteeGPRegressor(**model.get_params()).fit(X, y, cluster=both.scheduler.address)
+    expected = model.fit(X, y)
+    X_new = make_data(40, seed=9)[0]
+    agree(got.predict(X_new, return_std=True), expected.predict(X_new, return_std=True), rtol)
+    agree((got.log_evidence_,), (expected.log_evidence_,), rtol)
+
+
+def test_experts_on_workers_add_up_and_learn(both: Any) -> None:
+    X, y = (torch.from_numpy(values) for values in make_data(180))
+    kernel, rng = kernels.Matern52(1.5, [2.0, 0.7]), np.random.default_rng(0)
+    recipe = Recipe(get_row("vfe"), 6, "random", kernel, torch.ones(D, dtype=torch.float64), rng)
+    plans = [recipe.plan(Block(X[k : k + 60], y[k : k + 60] - 5.0)) for k in (0, 60, 120)]
+    shared = Hyperparameters(kernel, 0.1, X[:1], learn_inducing=False)
+    limits = training.Limits((1e-4, 10.0), X.amin(0), X.amax(0))
+    lesson = training.Lesson(limits, "lbfgs", True, rng, schedule=training.Schedule(inducing_iterations=2))
+    with on_cluster.crew(both) as crew:
+        better = crew.with_learned_inducing(plans, shared, lesson)
+        found = [_evaluated(crew, experts, shared) for experts in (plans, better)]
+    local = training.Threads(1)
+    improved = local.with_learned_inducing(plans, shared, lesson)
+    for got, experts in zip(found, (plans, improved), strict=True):
+        agree(got, _evaluated(local, experts, shared), 1e-7)
+    assert found[1][0] > found[0][0]
+
+
+def _evaluated(crew: training.Crew, plans: list[Any], shared: Hyperparameters) -> tuple[float, np.ndarray]:
+    """The second evaluation: experts go on from where the first one left them."""
+    objective = crew.objective(plans, shared)
+    objective.value_and_gradient(shared)
+    return objective.value_and_gradient(shared), shared.gradient().copy()
+
+
+def test_predictions_on_workers(both: Any) -> None:
+    X, y = make_data()
+    model = SparseGPRegressor(**QUICK).fit(X, y)
+    expected = model.predict(X, return_std=True)
+    agree(on_cluster.predict(model, X, client=both, return_std=True), expected, 1e-12)
+    chunks = da.from_array(X, chunks=(70, 1))
+    agree((on_cluster.predict(model, chunks, client=both),), expected[:1], 1e-12)
+
+
+def test_predictions_of_dask_collections_are_dask_arrays(both: Any) -> None:
+    X, y = make_data()
+    frame = frame_of(X, y)
+    model = SparseGPRegressor(**QUICK).fit(frame, target="y")
+    expected = model.predict(frame[["a", "b"]], return_std=True)
+    mean, std = model.predict(dd.from_pandas(frame[["a", "b"]], npartitions=3), return_std=True)
+    assert isinstance(mean, da.Array)
+    with both.as_current():
+        agree((mean.compute(), std.compute()), expected, 1e-12)
+    plain = SparseGPRegressor(**QUICK).fit(X, y)
+    latent = plain.predict(da.from_array(X, chunks=(70, 1)), latent=True)
+    assert latent.shape == (300,)
+    agree((latent.compute(scheduler="synchronous"),), (plain.predict(X, latent=True),), 1e-12)
+    with pytest.raises(InputError, match="row by row"):
+        plain.predict(da.from_array(X), return_cov=True)
+
+
+PLAIN = """
+import pickle, sys
+import numpy as np
+
+model = pickle.load(open(sys.argv[1], "rb"))
+model.predict(np.zeros((2, model.n_features_in_)))
+assert not {"dask", "distributed"} & set(sys.modules), "dask was imported"
+"""
+
+
+def test_a_local_model_has_no_dask_inside(both: Any, tmp_path: Path) -> None:
+    X, y = make_data()
+    weight = np.where(np.arange(len(y)) % 7 == 0, 0.0, 2.0)
+    got = SparseGPRegressor(**QUICK).fit(X[:250], y[:250], sample_weight=weight[:250], client=both).to_local()
+    model = SparseGPRegressor(**QUICK).fit(X[:250], y[:250], sample_weight=weight[:250])
+    same_model(got, model, 1e-8)
+    for estimator in (got, model):
+        estimator.partial_fit(X[250:], y[250:], sample_weight=weight[250:])
+    same_model(got, model, 1e-8)
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(got))
+    subprocess.run([sys.executable, "-c", PLAIN, str(tmp_path / "model.pkl")], check=True, timeout=300)

@@ -1,0 +1,39 @@
+"""The site: every page is in the navigation, every entry is a page, and it builds without a warning."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+
+
+def pages(entries):
+    """Files named anywhere in a navigation."""
+    for entry in entries:
+        values = entry.values() if isinstance(entry, dict) else [entry]
+        for value in values:
+            yield from pages(value) if isinstance(value, list) else [value]
+
+
+def navigation():
+    return list(pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+
+
+def test_every_page_is_in_the_navigation_once():
+    found = sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
+    assert sorted(navigation()) == found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("mkdocs") is None, reason="the site needs its extra: pip install '.[docs]', or `make docs`"
+)
+def test_the_site_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "api" / "index.html").exists()

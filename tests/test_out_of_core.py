@@ -1,0 +1,180 @@
+"""fit of data from any source, in memory and beyond it: the same model wherever the rows come from."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor
+from sparsegp.estimators import out_of_core
+
+N_ROWS = 3000
+
+
+def rows(n=N_ROWS, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.uniform(-3, 3, n), rng.uniform(0, 1000, n)])
+    y = 20 + np.sin(2 * X[:, 0]) + X[:, 1] / 500 + 0.1 * rng.standard_normal(n)
+    return X, y
+
+
+def table(X, y, **more):
+    return pa.table({"x": X[:, 0], "t": X[:, 1], "y": y, **more})
+
+
+SOURCES = ("arrays", "pyarrow", "parquet", "folder", "csv", "batches", "dask")
+
+
+def source(kind, folder, X, y):
+    """Arguments of fit for the same rows, given in several ways."""
+    data = table(X, y)
+    if kind == "arrays":
+        return (X, y), {}
+    if kind == "pyarrow":
+        return (data,), {"target": "y"}
+    if kind == "batches":
+        return ([(X[k : k + 700], y[k : k + 700]) for k in range(0, len(y), 700)],), {}
+    if kind == "dask":
+        frames = pytest.importorskip("dask.dataframe")
+        return (frames.from_pandas(data.to_pandas(), npartitions=4),), {"target": "y"}
+    if kind == "folder":
+        for part, start in enumerate(range(0, len(y), 1100)):
+            parquet.write_table(data.slice(start, 1100), folder / f"part-{part}.parquet", row_group_size=500)
+        return (folder,), {"target": "y"}
+    path = folder / f"rows.{kind}"
+    (csv.write_csv if kind == "csv" else parquet.write_table)(data, path)
+    return (path,), {"target": "y"}
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    monkeypatch.setattr(out_of_core, "MOST_ENTRIES", 2 * 1000)
+
+
+def model(**changes):
+    return SparseGPRegressor(**{"n_inducing": 20, "random_state": 0, **changes})
+
+
+@pytest.mark.parametrize("kind", SOURCES[1:])
+def test_every_source_gives_the_model_of_the_arrays(kind, tmp_path):
+    X, y = rows(600)
+    expected = model().fit(X, y)
+    arguments, given = source(kind, tmp_path, X, y)
+    found = model().fit(*arguments, **given)
+    assert found.n_samples_seen_ == 600
+    assert found.log_evidence_ == pytest.approx(expected.log_evidence_, rel=1e-9)
+    np.testing.assert_allclose(_moments(found, X), _moments(expected, X), 1e-9)
+
+
+def _moments(fitted, X):
+    """Predictions at some rows, with column names where the model has learned them."""
+    names = getattr(fitted, "feature_names_in_", None)
+    new = X[:50] if names is None else pa.table(dict(zip(names, X[:50].T, strict=True)))
+    return np.concatenate(fitted.predict(new, return_std=True))
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("kind", SOURCES[2:])
+def test_every_source_beyond_memory_gives_the_same_model(kind, tmp_path):
+    X, y = rows()
+    expected = model().fit(X, y)
+    assert expected.info_["passes"] > 2
+    arguments, given = source(kind, tmp_path, X, y)
+    found = model().fit(*arguments, **given)
+    assert found.n_samples_seen_ == N_ROWS
+    assert found.log_evidence_ == pytest.approx(expected.log_evidence_, rel=1e-9)
+    np.testing.assert_allclose(_moments(found, X), _moments(expected, X), rtol=1e-9)
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("approximation", ["vfe", "fitc", "pep", "dtc"])
+def test_inference_beyond_memory_is_that_of_all_rows(approximation, tmp_path, monkeypatch):
+    X, y = rows()
+    (path,), given = source("parquet", tmp_path, X, y)
+    streamed = model(approximation=approximation, learn_inducing=approximation != "dtc").fit(path, **given)
+    monkeypatch.setattr(out_of_core, "MOST_ENTRIES", 10**9)
+    kept = {"kernel": streamed.kernel_, "noise_var": streamed.noise_var_, "inducing": streamed.inducing_}
+    held = model(approximation=approximation, optimizer=None, **kept).fit(X, y)
+    assert streamed.log_evidence_ == pytest.approx(held.log_evidence_, rel=1e-8)
+    np.testing.assert_allclose(_moments(streamed, X), _moments(held, X), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_learning_beyond_memory_reaches_what_memory_reaches(monkeypatch, tmp_path):
+    X, y = rows()
+    (path,), given = source("folder", tmp_path, X, y)
+    streamed = model().fit(path, **given)
+    monkeypatch.setattr(out_of_core, "MOST_ENTRIES", 10**9)
+    held = model().fit(X, y)
+    assert streamed.log_evidence_ > held.log_evidence_ - 0.02 * N_ROWS
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_known_noise_and_weights_are_columns(tmp_path):
+    X, y = rows()
+    rng = np.random.default_rng(1)
+    noise, weight = rng.uniform(0.005, 0.02, N_ROWS), rng.integers(0, 3, N_ROWS).astype(float)
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(table(X, y, noise=noise, count=weight), path)
+    found = model().fit(path, target="y", noise_var="noise", sample_weight="count")
+    expected = model().fit(X, y, noise_var=noise, sample_weight=weight)
+    assert found.feature_names_in_.tolist() == ["x", "t"]
+    assert found.n_samples_seen_ == N_ROWS
+    assert found.noise_var_ == pytest.approx(noise[weight > 0].mean(), rel=1e-12)
+    np.testing.assert_allclose(_moments(found, X), _moments(expected, X), rtol=1e-9)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_model_from_beyond_memory_goes_on_with_new_rows(tmp_path):
+    X, y = rows()
+    (path,), given = source("parquet", tmp_path, X, y)
+    (later,), _ = source("csv", tmp_path, *rows(200, seed=5))
+    found = model().fit(path, **given)
+    before = found.log_evidence_
+    found.partial_fit(later, target="y")
+    assert found.n_samples_seen_ == N_ROWS + 200
+    found.forget(later, target="y")
+    assert found.log_evidence_ == pytest.approx(before, rel=1e-9)
+
+
+def test_predictions_at_the_rows_of_a_file_use_the_columns_of_the_fit(tmp_path):
+    X, y = rows(300)
+    (path,), given = source("parquet", tmp_path, X, y)
+    found = model().fit(path, **given)
+    np.testing.assert_array_equal(found.predict(path), found.predict(table(X, y).select(["x", "t"])))
+    parquet.write_table(table(X, y).drop_columns(["t"]), path)
+    with pytest.raises(InputError, match="'t' is not a column"):
+        found.predict(path)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        SparseGPRegressor(approximation="pic", n_inducing=15, n_blocks=4, random_state=0),
+        SparseGPRegressor(inference="anytime", n_inducing=15, random_state=0),
+        HeteroscedasticGPRegressor(n_inducing=15, n_noise_inducing=10, random_state=0),
+        CommitteeGPRegressor(n_experts=3, n_inducing=15, random_state=0),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_estimators_that_hold_their_rows_read_files_too(estimator, tmp_path):
+    X, y = rows(400)
+    expected = _moments(estimator.fit(X, y), X)
+    (path,), given = source("csv", tmp_path, X, y)
+    np.testing.assert_allclose(_moments(estimator.fit(path, **given), X), expected, rtol=1e-9)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_bad_number_far_into_the_file_is_named(tmp_path):
+    X, y = rows()
+    X[2100, 1] = np.nan
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(table(X, y), path, row_group_size=500)
+    with pytest.raises(InputError, match=r"row group 4 \(row 100 of the group.*'t'"):
+        model().fit(path, target="y")
+
+
+def test_batches_that_can_be_read_only_once_are_refused():
+    X, y = rows(100)
+    with pytest.raises(InputError, match="read only once"):
+        model().fit((X[k : k + 50], y[k : k + 50]) for k in (0, 50))
