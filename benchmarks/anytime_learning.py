@@ -19,14 +19,14 @@ QUICK = {"n_inducing": 20, "block_rows": 200, "budgets": {"vfe": [1.0], "fitc": 
 def run(quick: bool = False) -> dict[str, Any]:
     size = QUICK if quick else FULL
     cells: dict[str, dict[str, Any]] = {}
+    document = {"machine": machine_facts(), "problem": {**size, "datasets": DATASETS}, "cells": cells}
     for name, most_rows in DATASETS.items():
         if not is_available(name):
             console.print(not_available_message(name))
             continue
         split = load_split(name, 2_000 if quick else most_rows)
         cells[name] = {row: _measured(split, row, size) for row in ROWS}
-    document = {"machine": machine_facts(), "problem": {**size, "datasets": DATASETS}, "cells": cells}
-    write_results(NAME, document, quick)
+        write_results(NAME, document, quick)
     print_table("learning", ["", *COLUMNS], table_rows(document))
     return document
 

@@ -43,6 +43,11 @@ class Method:
 ROUGH = {"flights_nyc2013": {"kernel": "matern12"}, "protein": {"kernel": "matern12"}}
 
 
+QUICK_POINTS = {"n_inducing": 50}
+QUICK_BLOCKS = {"n_inducing": 50, "block_rows": 200}
+QUICK_AUTO = {"time_budget": 10.0}
+
+
 def _ours(approximation: str, **options: Any) -> Method:
     """A row of our table; `block_rows` (block rows only) is turned into a number of blocks by the worker."""
     return Method(
@@ -50,7 +55,7 @@ def _ours(approximation: str, **options: Any) -> Method:
         "benchmarks.own.datasets",
         {"approximation": approximation, **options},
         per_dataset=ROUGH if "block_rows" in options else {},
-        quick={"n_inducing": 50, "block_rows": 200} if "block_rows" in options else {"n_inducing": 50},
+        quick=QUICK_BLOCKS if "block_rows" in options else QUICK_AUTO if approximation == "auto" else QUICK_POINTS,
     )
 
 
@@ -81,6 +86,7 @@ METHODS = (
     _ours("pep", kernel="se", n_inducing=300, power=0.5),
     _ours("pitc", kernel="matern32", n_inducing=500, block_rows=800),
     _ours("pic", kernel="matern32", n_inducing=500, block_rows=800),
+    _ours("auto", kernel="matern32", n_inducing="auto", time_budget=60.0),
     Method(
         "gpflow-svgp",
         "benchmarks.peers.gpflow_svgp",

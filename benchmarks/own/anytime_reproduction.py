@@ -1,6 +1,6 @@
 """Worker: PIC, FITC and DTC in full and in anytime steps on one random split, hyper-parameters given.
 
-Blocks are k-means cells in the metric of the model's kernel. What predicts the test rows for any q(u) is computed once
+Blocks are k-means cells in the metric of PIC's kernel. What predicts the test rows for any q(u) is computed once
 (000 appendix D.4.1), outside the clock. The clock of an anytime run has its steps and the posteriors that are read.
 """
 
@@ -82,28 +82,36 @@ def anytime_curve(prior: SparsePrior, source: BlockSource, test: TestRows, rng: 
     return curve
 
 
-def measured(problem: Arrays, options: dict[str, Any], name: str, rng: np.random.Generator) -> dict[str, Any]:
+class Arranged:
+    """Training rows sorted into k-means cells in the metric of PIC's kernel, the same blocks for all models."""
+
+    def __init__(self, problem: Arrays, n_blocks: int, rng: np.random.Generator) -> None:
+        X, y, X_test, self.y_test = (torch.from_numpy(problem[key]) for key in ("X", "y", "X_test", "y_test"))
+        metric = kernel_metric(kernel_of(problem, "pic"), X.shape[1])
+        started = time.perf_counter()
+        cells = kmeans_partition(X * metric, n_blocks, rng)
+        order, offsets = block_slices(cells.assign(X * metric), cells.n_blocks)
+        self.seconds = time.perf_counter() - started
+        self.rows, self.n_blocks = Rows(Block(X, y).take(order), offsets), cells.n_blocks
+        self.X_test, self.labels = X_test, cells.assign(X_test * metric)
+
+
+def kernel_of(problem: Arrays, name: str) -> kernels.SquaredExponential:
+    return kernels.SquaredExponential(float(problem[f"{name}_variance"]), problem[f"{name}_lengthscales"])
+
+
+def measured(problem: Arrays, data: Arranged, name: str, rng: np.random.Generator) -> dict[str, Any]:
     """The full model and the anytime one, for one row of the table."""
-    X, y, X_test, y_test = (torch.from_numpy(problem[key]) for key in ("X", "y", "X_test", "y_test"))
-    given = {key: problem[f"{name}_{key}"] for key in ("variance", "lengthscales", "noise_var", "Z")}
-    kernel = kernels.SquaredExponential(float(given["variance"]), given["lengthscales"])
-    prior = SparsePrior.build(kernel, torch.from_numpy(given["Z"]), float(given["noise_var"]), get(name))
-    metric = kernel_metric(kernel, X.shape[1])
-    started = time.perf_counter()
-    cells = kmeans_partition(X * metric, options["n_blocks"], rng)
-    order, offsets = block_slices(cells.assign(X * metric), cells.n_blocks)
-    arranged = time.perf_counter() - started
-    rows = Rows(Block(X, y).take(order), offsets)
-    test = TestRows(prior, rows, X_test, cells.assign(X_test * metric), y_test)
-    _, posterior, info = batch.infer(prior, rows)
+    Z, noise_var = torch.from_numpy(problem[f"{name}_Z"]), float(problem[f"{name}_noise_var"])
+    prior = SparsePrior.build(kernel_of(problem, name), Z, noise_var, get(name))
+    test = TestRows(prior, data.rows, data.X_test, data.labels, data.y_test)
+    _, posterior, info = batch.infer(prior, data.rows)
     facts = {
         "full": {"seconds": info.seconds, **test.scores(posterior.q)},
-        "anytime": anytime_curve(prior, GivenBlocks(rows), test, rng),
-        "n_blocks": cells.n_blocks,
-        "block_seconds": arranged,
+        "anytime": anytime_curve(prior, GivenBlocks(data.rows), test, rng),
     }
     if not prior.row.by_block:
-        source = RandomBlocks.build(rows, max(1, len(rows) // cells.n_blocks), rng)
+        source = RandomBlocks.build(data.rows, max(1, len(data.rows) // data.n_blocks), rng)
         facts["anytime, random blocks"] = anytime_curve(prior, source, test, rng)
     return facts
 
@@ -112,8 +120,9 @@ def main(folder: str) -> None:
     problem, options = read_job(folder)
     rng = np.random.default_rng(options["seed"])
     with linalg.flushed_denormals():
-        facts = {name: measured(problem, options, name, rng) for name in options["rows"]}
-    write_result(folder, facts)
+        data = Arranged(problem, options["n_blocks"], rng)
+        facts = {name: measured(problem, data, name, rng) for name in options["rows"]}
+    write_result(folder, {**facts, "n_blocks": data.n_blocks, "block_seconds": data.seconds})
 
 
 if __name__ == "__main__":

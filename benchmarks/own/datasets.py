@@ -16,7 +16,8 @@ def fit_and_predict(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str,
     block_rows = options.pop("block_rows", None)
     if block_rows is not None:
         options["n_blocks"] = max(1, round(len(problem["y"]) / block_rows))
-    options["n_inducing"] = min(options["n_inducing"], len(problem["y"]))
+    if options["n_inducing"] != "auto":
+        options["n_inducing"] = min(options["n_inducing"], len(problem["y"]))
     memory = PeakMemory()
     start, start_cpu = time.perf_counter(), time.process_time()
     model = SparseGPRegressor(**options, random_state=0).fit(problem["X"], problem["y"])
@@ -29,6 +30,8 @@ def fit_and_predict(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str,
         "peak_mb": memory.above_start_mb(),
         "log_evidence": float(model.log_evidence_),
     }
+    if "choice" in model.info_:
+        facts["choice"] = model.info_["choice"]["reason"]
     return facts, {"mean": mean, "std": std}
 
 

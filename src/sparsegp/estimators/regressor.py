@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from sparsegp import approximations, linalg
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block
 from sparsegp.errors import InputError
-from sparsegp.estimators import arrivals, clusters, families, out_of_core, validation
+from sparsegp.estimators import arrivals, choosing, clusters, families, out_of_core, validation
 from sparsegp.estimators.anytime import AnytimeMixin
 from sparsegp.estimators.blocking import Blocking, drop_weightless
 from sparsegp.estimators.predictions import Array
@@ -29,6 +30,7 @@ from sparsegp.learning import srgp
 from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import Batch, to_block
 
+LEAST_BUDGET_LEFT = 0.1
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -46,9 +48,11 @@ class SparseGPRegressor(
         (or of a scikit-learn kernel) are in the units of the data, also with `normalize=True`; a kernel of your own
         class sees standardised inputs then.
     approximation : name of a row of the table, or a mapping of names to weights (a linear combination)
-        "exact" "sod" "sor" "dtc" "fitc" "fic" "pitc" "pic" "vfe" "pep" "block-pep" "nystrom".
+        "exact" "sod" "sor" "dtc" "fitc" "fic" "pitc" "pic" "vfe" "pep" "block-pep" "nystrom". "auto" takes the best of
+        some of them on held-out rows and says why in info_["choice"].
     power : alpha of "pep" and "block-pep", from 0 (vfe) to 1 (fitc, pitc).
-    n_inducing, inducing : number of inducing inputs and how they are chosen: "kmeans", "random", "greedy", or an array.
+    n_inducing, inducing : number of inducing inputs ("auto": by rows and budget) and how they are chosen: "kmeans",
+        "random", "greedy", or an array.
     n_blocks : blocks of "pitc", "pic", "block-pep"; None gives about `n_inducing` rows a block.
     noise_var : starting value of the noise variance in squared units of y; the value itself if `optimizer=None`.
     optimizer : "lbfgs" | "adam" | None (hyper-parameters and inducing inputs stay as given).
@@ -75,7 +79,7 @@ class SparseGPRegressor(
         kernel: Any = "se",
         approximation: Any = "vfe",
         power: float = 0.5,
-        n_inducing: int = 512,
+        n_inducing: Any = 512,
         inducing: Any = "kmeans",
         n_blocks: int | None = None,
         noise_var: float | None = None,
@@ -149,6 +153,8 @@ class SparseGPRegressor(
             return fitted
         if checkpoint is not None:
             raise InputError("checkpoint= is for fits on a cluster: give client= too.")
+        if choosing.is_asked(self):
+            return self._fit_chosen(X, y, given, blocks, target)
         if self.inference == "anytime" or self.time_budget is not None:
             return self._fit_in_steps(X, y, given, blocks, target)
         started = time.perf_counter()
@@ -160,6 +166,27 @@ class SparseGPRegressor(
         else:
             out_of_core.fit(self, row, source)
         self.info_["seconds"] = time.perf_counter() - started
+        return self
+
+    def _fit_chosen(self, X: Any, y: Any, given: dict[str, Any], blocks: ArrayLike | None, target: str | None) -> Self:
+        """A fit of the approximation that trials find best; the time they take is part of the budget."""
+        if blocks is not None:
+            raise InputError("blocks= goes with approximation='pitc', 'pic' or 'block-pep', not with 'auto'.")
+        started = time.perf_counter()
+        batch = arrivals.training_batch(self, X, y, target=target, **given)
+        choice = choosing.choose(
+            self, batch, np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        )
+        left = None
+        if self.time_budget is not None:
+            left = max(self.time_budget - (time.perf_counter() - started), LEAST_BUDGET_LEFT * self.time_budget)
+        best = clone(self).set_params(
+            approximation=choice.approximation, n_inducing=choice.n_inducing, time_budget=left
+        )
+        best.fit(batch.X, batch.y, noise_var=batch.noise_var, sample_weight=batch.weight)
+        names = self.get_params(deep=False).keys() | {"n_features_in_", "feature_names_in_"}
+        self.__dict__.update({name: value for name, value in vars(best).items() if name not in names})
+        self.info_ |= {"choice": choice.report(), "seconds": time.perf_counter() - started}
         return self
 
     def _fit_in_memory(self, accepted: Accepted) -> None:
@@ -179,11 +206,14 @@ class SparseGPRegressor(
         """Everything checked and in the model's units."""
         row = self._checked_parameters()
         batch = arrivals.training_batch(self, X, y, target=target, **given)
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        rng = self._generator()
         units = Standardizer.of(batch, normalize=self.normalize)
         block, labels = drop_weightless(self._block_in(units, batch), blocks)
         start = starting_point(self, units, block, rng)
         return Accepted(self._task(row, units, block, labels, start, rng), units, len(batch))
+
+    def _generator(self) -> np.random.Generator:
+        return np.random.default_rng(check_random_state(self.random_state).randint(2**31))
 
     def _checked_parameters(self) -> Approximation:
         validation.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))

@@ -1,0 +1,112 @@
+"""`approximation="auto"` and `n_inducing="auto"`: a choice by the density of held-out rows, and the reasons for it."""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from sparsegp.errors import InputError, SparseGPError
+from sparsegp.sources import Batch
+
+AUTO = "auto"
+CANDIDATES = ("vfe", "fitc", "pic")
+EXACT_ROWS = 1500
+HELD_OUT_SHARE, MOST_HELD_OUT = 0.2, 4000
+TRIAL_ROWS = 16_000
+TRIAL_SECONDS = 12.0
+BUDGET_SHARE = 0.45
+MOST_INDUCING, FEWEST_INDUCING, ROWS_PER_INDUCING = 512, 32, 8
+# Learning visits about so many rows, each with the work of M^2 numbers (learning/progressive.py).
+ROW_VISITS = 4e6
+VISITS_PER_SECOND = 8e4
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate on a part of the rows; `nlpd` of rows it did not see, or the error that ended it."""
+
+    approximation: str
+    n_rows: int
+    nlpd: float
+    seconds: float
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, from which trials, in words."""
+
+    approximation: Any
+    n_inducing: int
+    trials: tuple[Trial, ...]
+    reason: str
+
+    def report(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def is_asked(estimator: Any) -> bool:
+    """Whether anything is left to choose; an approximation may also be a mapping, n_inducing any wrong value."""
+    return any(isinstance(value, str) and value == AUTO for value in (estimator.approximation, estimator.n_inducing))
+
+
+def choose(estimator: Any, batch: Batch, rng: np.random.Generator) -> Choice:
+    """Exact for few rows; else the candidate with the best held-out density after equal time on equal rows."""
+    budget, n_rows = estimator.time_budget, len(batch)
+    n_inducing = _n_inducing(n_rows, budget) if estimator.n_inducing == AUTO else int(estimator.n_inducing)
+    if estimator.approximation != AUTO:
+        return Choice(estimator.approximation, n_inducing, (), _size_reason(n_inducing, n_rows, budget))
+    if n_rows <= EXACT_ROWS:
+        return Choice("exact", n_inducing, (), f"{n_rows} rows are few enough for the exact model")
+    seconds = TRIAL_SECONDS if budget is None else BUDGET_SHARE * budget / len(CANDIDATES)
+    train, held_out = _split(batch, rng)
+    trials = tuple(_tried(estimator, name, n_inducing, seconds, train, held_out) for name in CANDIDATES)
+    best = min(trials, key=lambda trial: trial.nlpd)
+    if best.error is not None:
+        raise InputError(f"No approximation could be fitted to these rows; the last one said: {best.error}")
+    return Choice(best.approximation, n_inducing, trials, _reason(best, trials, len(held_out)))
+
+
+def _n_inducing(n_rows: int, budget: float | None) -> int:
+    """As many as the rows can determine and, with a budget, as leave learning enough visits of them."""
+    most = min(MOST_INDUCING, max(FEWEST_INDUCING, n_rows // ROWS_PER_INDUCING))
+    if budget is None:
+        return most
+    wanted = min(ROW_VISITS, 100.0 * n_rows)
+    affordable = (1.0 - BUDGET_SHARE) * budget * VISITS_PER_SECOND
+    return int(min(most, max(FEWEST_INDUCING, MOST_INDUCING * math.sqrt(affordable / wanted))))
+
+
+def _split(batch: Batch, rng: np.random.Generator) -> tuple[Batch, Batch]:
+    order = rng.permutation(len(batch))
+    n_held_out = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * len(batch)))
+    index = np.zeros((2, len(batch)), dtype=np.bool_)
+    index[0, order[n_held_out : n_held_out + TRIAL_ROWS]] = True
+    index[1, order[:n_held_out]] = True
+    return batch.take(index[0]), batch.take(index[1])
+
+
+def _tried(estimator: Any, name: str, n_inducing: int, seconds: float, train: Batch, held_out: Batch) -> Trial:
+    model = clone(estimator).set_params(approximation=name, n_inducing=n_inducing, time_budget=seconds, verbose=0)
+    trial = Trial(name, len(train), math.inf, seconds)
+    try:
+        model.fit(train.X, train.y, noise_var=train.noise_var, sample_weight=train.weight)
+        nlpd = -np.average(model.log_density(held_out.X, held_out.y), weights=held_out.weight)
+    except SparseGPError as error:
+        return replace(trial, error=str(error))
+    return replace(trial, nlpd=float(nlpd), seconds=model.info_["seconds"])
+
+
+def _reason(best: Trial, trials: tuple[Trial, ...], n_held_out: int) -> str:
+    others = ", ".join(f"{trial.approximation} {trial.nlpd:.3f}" for trial in trials if trial is not best)
+    return (
+        f"{best.approximation} had the best NLPD on {n_held_out:,} held-out rows, {best.nlpd:.3f} ({others}), "
+        f"after {best.seconds:.3g} s on {best.n_rows:,} rows"
+    )
+
+
+def _size_reason(n_inducing: int, n_rows: int, budget: float | None) -> str:
+    within = "" if budget is None else f" and a time_budget of {budget:g} s"
+    return f"{n_inducing} inducing inputs suit {n_rows:,} rows{within}"
