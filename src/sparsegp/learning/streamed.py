@@ -12,9 +12,9 @@ from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch, streamed
 from sparsegp.learning import direct
-from sparsegp.learning.adjoint import SharedAdjoint, inducing_adjoint
+from sparsegp.learning.adjoint import SharedAdjoint
 from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import AdjointTotals, inducing_through_kernel, noise_adjoint, push_adjoints
+from sparsegp.learning.objective import AdjointTotals, close_gradient, push_adjoints
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import BlockStatistics
@@ -75,12 +75,8 @@ class StreamedObjective:
                 threads.run([partial(push_adjoints, own, prior, shared, part) for own, part in shares]), start=totals
             )
         hyper.add_gradients(copies[1:])
-        noise_bar = totals.noise if self.row.keeps_residual else noise_adjoint(prior, statistics, q)
-        inducing_through_kernel(
-            hyper, prior, inducing_adjoint(prior, shared, statistics.precision, totals.residual_gram)
-        )
-        if hyper.log_noise_var.requires_grad and self.least_noise_var is None:
-            hyper.log_noise_var.grad = (noise_bar * prior.noise_var).to(hyper.log_noise_var)
+        learns_noise = hyper.log_noise_var.requires_grad and self.least_noise_var is None
+        close_gradient(hyper, prior, shared, statistics, q, totals, learns_noise=learns_noise)
 
 
 def _no_totals(prior: SparsePrior) -> AdjointTotals:

@@ -65,6 +65,20 @@ class Columns:
         return Batch(X, y, noise, weight, place)
 
 
+class FromTable:
+    """Mixin of sources whose inputs are columns of a table."""
+
+    columns: Columns
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return self.columns.features
+
+    @property
+    def n_features(self) -> int:
+        return len(self.columns.features)
+
+
 @dataclass(frozen=True)
 class Header:
     """Names and types of a table's columns; `hidden` ones (a stored index) are features only when asked for."""

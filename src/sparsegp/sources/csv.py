@@ -12,13 +12,13 @@ from pyarrow import csv
 from sparsegp.errors import InputError
 from sparsegp.sources import files
 from sparsegp.sources.batch import Batch, Place, rows_per_batch
-from sparsegp.sources.columns import Columns, Header, Roles
+from sparsegp.sources.columns import Columns, FromTable, Header, Roles
 
 _COLUMN_NUMBER = re.compile(r"column #(\d+)")
 
 
 @dataclass(frozen=True)
-class CsvSource:
+class CsvSource(FromTable):
     """CSV files with a header line and the same columns. Empty fields, NA, NaN and null are missing values."""
 
     paths: tuple[Path, ...]
@@ -33,14 +33,6 @@ class CsvSource:
         for header in others:
             header.require_like(first, columns, roles)
         return cls(tuple(paths), columns, batch_rows)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        return self.columns.features
-
-    @property
-    def n_features(self) -> int:
-        return len(self.columns.features)
 
     @property
     def n_rows(self) -> None:

@@ -10,12 +10,12 @@ import pyarrow as pa
 from sparsegp.errors import InputError
 from sparsegp.sources.arrays import ArraySource
 from sparsegp.sources.batch import Batch
-from sparsegp.sources.columns import Columns, Header, Roles
+from sparsegp.sources.columns import Columns, FromTable, Header, Roles
 from sparsegp.sources.tables import TableSource
 
 
 @dataclass(frozen=True)
-class DaskFrameSource:
+class DaskFrameSource(FromTable):
     """A dask DataFrame; one partition is computed at a time, by the scheduler that dask is set to use."""
 
     frame: Any
@@ -27,14 +27,6 @@ class DaskFrameSource:
         schema = pa.Table.from_pandas(frame._meta, preserve_index=False).schema
         columns = Header.of(schema, "the dask DataFrame").choose(roles)
         return cls(frame[columns.all], columns, batch_rows)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        return self.columns.features
-
-    @property
-    def n_features(self) -> int:
-        return len(self.columns.features)
 
     @property
     def n_rows(self) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from sparsegp.errors import InputError
 from sparsegp.sources import files
 from sparsegp.sources.batch import Batch, Place, rows_per_batch
-from sparsegp.sources.columns import Columns, Header, Roles
+from sparsegp.sources.columns import Columns, FromTable, Header, Roles
 
 READ_BUFFER_BYTES = 2**20
 
@@ -26,7 +26,7 @@ class ParquetPart:
 
 
 @dataclass(frozen=True)
-class ParquetSource:
+class ParquetSource(FromTable):
     """Parquet files with the same columns. At most one batch and the pages it came from are in memory."""
 
     parts: tuple[ParquetPart, ...]
@@ -47,14 +47,6 @@ class ParquetSource:
         for _, header in found[1:]:
             header.require_like(first, columns, roles)
         return cls(tuple(part for part, _ in found), columns, batch_rows)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        return self.columns.features
-
-    @property
-    def n_features(self) -> int:
-        return len(self.columns.features)
 
     @property
     def n_rows(self) -> int:

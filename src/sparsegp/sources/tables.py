@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sparsegp.errors import InputError
 from sparsegp.sources.batch import Array, Batch, Place, rows_per_batch
-from sparsegp.sources.columns import Columns, Header, Roles, as_numbers
+from sparsegp.sources.columns import Columns, FromTable, Header, Roles, as_numbers
 
 _FROM = {
     ("pandas", "DataFrame"): lambda X: pa.Table.from_pandas(X, preserve_index=False),
@@ -38,7 +38,7 @@ def to_arrow(X: Any, name: str = "the table") -> Any:
 
 
 @dataclass(frozen=True)
-class TableSource:
+class TableSource(FromTable):
     """A table in memory, its rows turned into numbers batch by batch."""
 
     table: Any
@@ -50,14 +50,6 @@ class TableSource:
     def of(cls, X: Any, roles: Roles, name: str = "the table", batch_rows: int | None = None) -> "TableSource":
         table = to_arrow(X, name)
         return cls(table, Header.of(table.schema, name).choose(roles), name, batch_rows)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        return self.columns.features
-
-    @property
-    def n_features(self) -> int:
-        return len(self.columns.features)
 
     @property
     def n_rows(self) -> int:
