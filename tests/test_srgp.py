@@ -17,6 +17,7 @@ from sparsegp.baselines import ExactObjective
 from sparsegp.data import Block, Rows
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.learning import lbfgs, srgp
+from sparsegp.learning.adam_steps import AdamSteps
 from sparsegp.learning.adjoint import SharedAdjoint, inducing_adjoint
 from sparsegp.learning.forward_gradient import ForwardGradient
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
@@ -263,6 +264,18 @@ def test_block_rows_are_refused(name: str) -> None:
         maximize(CollapsedObjective(problem.rows, get_row(name)), problem.hyperparameters(), limits)
     with pytest.raises(InputError, match="lbfgs"):
         maximize(ExactObjective(problem.block), problem.hyperparameters(), limits)
+
+
+def test_adam_steps_are_those_of_torch() -> None:
+    rng, rate = np.random.default_rng(0), 0.05
+    ours, theirs = np.zeros(4), torch.zeros(4, dtype=torch.float64)
+    steps, peer = AdamSteps((0.9, 0.95)), torch.optim.Adam([theirs], lr=rate, betas=(0.9, 0.95), maximize=True)
+    for _ in range(30):
+        gradient = rng.standard_normal(4) * [1.0, 1e-3, 1e3, 0.0]
+        ours = ours + steps.step(gradient, rate)
+        theirs.grad = torch.from_numpy(gradient)
+        peer.step()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["pitc", "pic", "block-pep", "exact", "sod"])

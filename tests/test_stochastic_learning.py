@@ -148,6 +148,26 @@ def test_learning_from_rows_respects_limits_and_the_listener() -> None:
     assert (stopped.iterations, stopped.stopped) == (1, True)
 
 
+def test_seconds_are_those_of_the_clock() -> None:
+    rows, hyper, now = learning_rows(200), wrong_start(), [0.0]
+
+    def one_second_later(_: LearningStep) -> bool:
+        now[0] += 1.0
+        return False
+
+    result = stochastic.learn(
+        rows,
+        get_row("pitc"),
+        hyper,
+        WIDE,
+        rng=np.random.default_rng(0),
+        seconds=7.0,
+        on_step=one_second_later,
+        clock=lambda: now[0],
+    )
+    assert (result.iterations, result.seconds, result.reason) == (7, 7.0, "budget used")
+
+
 def test_what_is_fixed_stays_and_known_noise_is_not_learned() -> None:
     rows = learning_rows(200)
     known = Rows(replace(rows.all, noise_var=torch.full_like(rows.all.y, 0.05)), rows.offsets)

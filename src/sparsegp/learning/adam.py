@@ -1,8 +1,8 @@
 """Adam on the exact gradient: for kernels with many weights, where L-BFGS's curvature pairs mislead."""
 
 import numpy as np
-import torch
 
+from sparsegp.learning.adam_steps import AdamSteps
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import Objective
@@ -29,17 +29,14 @@ def maximize(
     recorder = Recorder(objective, hyper, on_step, deadline)
     box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
     lower, upper = np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
-    vector = torch.from_numpy(recorder.best_vector.copy())
-    adam = torch.optim.Adam([vector], lr=RATE)
+    vector, adam = recorder.best_vector.copy(), AdamSteps()
     window_start, reason = -np.inf, "iteration limit"
     for step in range(1, max_iterations + 1):
         with recorder.keeping_best():
-            loss, gradient = recorder(vector.numpy())
+            loss, gradient = recorder(vector)
         if recorder.out_of_time:
             return recorder.finish(step - 1, OUT_OF_TIME)
-        vector.grad = torch.from_numpy(gradient)
-        adam.step()
-        vector.numpy()[:] = np.clip(vector.numpy(), lower, upper)
+        vector = np.clip(vector + adam.step(-gradient, RATE), lower, upper)
         if recorder.wants_stop():
             return recorder.finish(step, "stopped by the caller", stopped=True)
         if step % PATIENCE == 0:

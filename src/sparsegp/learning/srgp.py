@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sparsegp.approximations import Approximation, Family
 from sparsegp.data import Rows
 from sparsegp.errors import FactorizationError, InputError
+from sparsegp.learning.adam_steps import AdamSteps
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline, OutOfTime
 from sparsegp.learning.forward_gradient import ForwardGradient
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
@@ -135,13 +136,10 @@ class _Climber:
         self.rows: Rows = objective.rows
         box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
         self.lower, self.upper = np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
-        self.vector = torch.from_numpy(hyper.vector())
-        self.adam = torch.optim.Adam([self.vector], lr=settings.rate, betas=settings.betas)
+        self.adam = AdamSteps(settings.betas)
         self.rng = np.random.default_rng(settings.seed)
 
     def run_epoch(self, rate: float) -> None:
-        self.adam.param_groups[0]["lr"] = rate
-        self.vector.copy_(torch.from_numpy(self.hyper.vector()))
         learns_noise = self.rows.all.noise_var is None
         forward = ForwardGradient(self.hyper, self.objective.row, learns_noise=learns_noise)
         state = forward.init(self.objective.prior(self.hyper))
@@ -152,21 +150,19 @@ class _Climber:
             state, increment = forward.step(state, prior, batch)
             if k == len(batches) - 1 and (missing := forward.deferred(state, prior, self.rows)) is not None:
                 increment = increment + missing
-            self._climb(_as_vector(self.hyper, increment) / len(index))
+            self._climb(_as_vector(self.hyper, increment) / len(index), rate)
 
     def _batches(self) -> list[torch.Tensor]:
         n = len(self.rows)
         size = self.settings.batch_size(n, len(self.hyper.inducing))
         return list(torch.from_numpy(self.rng.permutation(n)).tensor_split(round(n / size)))
 
-    def _climb(self, gradient: NDArray[np.float64]) -> None:
+    def _climb(self, gradient: NDArray[np.float64], rate: float) -> None:
         """One Adam step; a gradient that is not finite (parameters beyond all reason) ends the epoch."""
         if not np.isfinite(gradient).all():
             raise FactorizationError("The gradient of a mini-batch is not finite.")
-        self.vector.grad = torch.from_numpy(-gradient)
-        self.adam.step()
-        self.vector.numpy()[:] = np.clip(self.vector.numpy(), self.lower, self.upper)
-        self.hyper.load_vector(self.vector.numpy())
+        moved = self.hyper.vector() + self.adam.step(gradient, rate)
+        self.hyper.load_vector(np.clip(moved, self.lower, self.upper))
 
 
 def _as_vector(hyper: Hyperparameters, gradient: Gradient) -> NDArray[np.float64]:

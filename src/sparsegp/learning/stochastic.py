@@ -17,6 +17,7 @@ from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
 from sparsegp.engines.anytime import blend
 from sparsegp.engines.divergence import expected_log_likelihood, kl_to_prior
+from sparsegp.engines.pace import Clock
 from sparsegp.engines.sampling import WITHOUT_REPLACEMENT, BlockSource, Draw, make_source
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
@@ -62,12 +63,13 @@ def learn(
     blocks_per_step: int = 1,
     rates: Rates | None = None,
     on_step: StepCallback | None = None,
+    clock: Clock = time.perf_counter,
 ) -> LearningResult:
     """Learn in place from sampled blocks until `seconds` have passed or `steps` were taken (at least one is)."""
     _require_budget(seconds, steps)
     source = make_source(data, row.by_block, BLOCK_ROWS, rng) if isinstance(data, Rows) else data
     climb = _Climb(row, hyper, limits, rates or Rates(), round(source.sizes.sum()), source.n_blocks)
-    budget = _Budget(seconds, steps)
+    budget = _Budget(seconds, steps, clock)
     stopped = False
     for draw in WITHOUT_REPLACEMENT.draws(source.sizes, blocks_per_step, rng):
         climb.step(draw, [source.block(k) for k in draw.index], budget.progress(climb.steps))
@@ -91,12 +93,12 @@ def _require_budget(seconds: float | None, steps: int | None) -> None:
 
 
 class _Budget:
-    def __init__(self, seconds: float | None, steps: int | None) -> None:
-        self.seconds, self.steps, self.started = seconds, steps, time.perf_counter()
+    def __init__(self, seconds: float | None, steps: int | None, clock: Clock) -> None:
+        self.seconds, self.steps, self.clock, self.started = seconds, steps, clock, clock()
 
     @property
     def elapsed(self) -> float:
-        return time.perf_counter() - self.started
+        return self.clock() - self.started
 
     def progress(self, steps: int) -> float:
         """Used share of whichever limit is nearer."""
