@@ -38,7 +38,7 @@ def sparsegp(folder: Path, arguments: str) -> None:
         )
 
 
-def main(folder: Path, *, n_rows: int | None = None, n_inducing: int = 200, seconds: float = 45.0) -> Path:
+def main(folder: Path, *, n_rows: int | None = None, n_inducing: int = 200, seconds: float = 35.0) -> Path:
     """Run the demo in a folder; returns the path of the report."""
     started = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,6 +58,6 @@ def main(folder: Path, *, n_rows: int | None = None, n_inducing: int = 200, seco
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=HERE.parent / "demo-output")
-    parser.add_argument("--seconds", type=float, default=45.0, help="time budget of the fit")
+    parser.add_argument("--seconds", type=float, default=35.0, help="time budget of the fit")
     given = parser.parse_args()
     main(given.folder, seconds=given.seconds)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sparsegp import InputError, SparseGPRegressor, load
+from sparsegp.cli import options
 from sparsegp.estimators import choosing
 
 
@@ -84,3 +85,11 @@ def test_a_budget_covers_the_trials_too():
     spent = sum(trial["seconds"] for trial in model.info_["choice"]["trials"])
     assert model.info_["budget"]["asked"] <= 4.0
     assert model.info_["seconds"] >= spent
+
+
+def test_the_command_line_takes_auto_or_a_number():
+    typer = pytest.importorskip("typer")
+    assert options.count_or_auto("auto") == "auto"
+    assert options.count_or_auto("64") == 64
+    with pytest.raises(typer.BadParameter, match="whole number or 'auto'; got 'many'"):
+        options.count_or_auto("many")

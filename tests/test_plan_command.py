@@ -34,7 +34,7 @@ def run(folder, *arguments):
 
 
 def test_json_says_what_the_table_says(folder):
-    options = ("rows.parquet", "--target", "y", "-a", "pic", "--inducing", "50", "--machine", "machine.json")
+    options = ("rows.parquet", "--target", "y", "-a", "pic", "--n-inducing", "50", "--machine", "machine.json")
     code, out, err = run(folder, *options, "--machines", "1,3", "--json")
     assert code == 0, err
     found = json.loads(out)

@@ -12,6 +12,7 @@ from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.posterior import SMALLEST_VARIANCE
+from sparsegp.pullback import push_back
 
 MOST_ROWS = 20_000
 
@@ -93,8 +94,7 @@ class ExactObjective:
         K_bar = 0.5 * (torch.outer(posterior.alpha, posterior.alpha) - linalg.inverse_from_cholesky(posterior.C.factor))
         with torch.enable_grad():
             K = linalg.add_jitter(hyper.kernel(posterior.X), posterior.C.jitter)
-        if K.requires_grad:
-            K.backward(K_bar)
+        push_back(K, K_bar)
         if hyper.log_noise_var.requires_grad and self.block.noise_var is None:
             _, weight, single = _row_noise(self.block, hyper.noise_var)
             noise_bar = K_bar.diagonal() / weight - 0.5 * (weight - 1.0) / single

@@ -24,7 +24,7 @@ class Settings:
     model: str
     approximation: str | None
     kernel: str
-    n_inducing: int
+    n_inducing: int | str
     power: float
     n_blocks: int | None
     optimizer: str
@@ -99,9 +99,11 @@ def _fit_and_save(
     if watcher.fraction == 1.0:
         batch_log.record(model, tables.content_id(source))
     model.save(output)
+    choice = model.info_.get("choice", {})
     result = {
         "model": str(output),
-        "approximation": settings.chosen,
+        "approximation": choice.get("approximation", settings.chosen),
+        **({"chosen_because": choice["reason"]} if choice else {}),
         "rows": int(model.n_samples_seen_),
         "features": list(source.feature_names or ()),
         "log_evidence": float(model.log_evidence_),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,7 @@ APPROXIMATIONS = (
     "exact",
 )
 CHUNK_ROWS = 65_536
+AUTO = "auto"
 
 
 def beginning(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
@@ -37,6 +38,15 @@ def beginning(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
         return [f"{done}{comma}{name}" for name in choices if name.startswith(typed)]
 
     return complete
+
+
+def count_or_auto(text: str) -> int | str:
+    if text == AUTO:
+        return AUTO
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected a whole number or {AUTO!r}; got {text!r}.") from None
 
 
 def require_folder(output: Path) -> None:
@@ -65,8 +75,8 @@ Approximation = Annotated[
     typer.Option(
         "--approximation",
         "-a",
-        help="vfe, fitc, pic, ... Default: vfe; committee: exact.",
-        autocompletion=beginning(APPROXIMATIONS),
+        help="vfe, fitc, pic, ... or auto. Default: vfe; committee: exact.",
+        autocompletion=beginning((*APPROXIMATIONS, AUTO)),
     ),
 ]
 Approximations = Annotated[
@@ -79,7 +89,16 @@ Approximations = Annotated[
     ),
 ]
 Kernel = Annotated[str, typer.Option(help="se, matern12, matern32, matern52 or rq.", autocompletion=beginning(KERNELS))]
-Inducing = Annotated[int, typer.Option("--n-inducing", "-m", help="Number of inducing inputs: more is better, slower.")]
+Inducing = Annotated[
+    Any,
+    typer.Option(
+        "--n-inducing",
+        "-m",
+        parser=count_or_auto,
+        metavar="INTEGER|auto",
+        help="Number of inducing inputs: more is better, slower.",
+    ),
+]
 Power = Annotated[float, typer.Option(help="alpha of pep and block-pep, 0 to 1.")]
 Blocks = Annotated[int | None, typer.Option(help="Number of blocks of pitc, pic and block-pep.")]
 Optimizer = Annotated[str, typer.Option(help="lbfgs, srgp or adam.", autocompletion=beginning(OPTIMIZERS))]

@@ -17,9 +17,7 @@ def plan(
     features: options.Features = None,
     approximation: Annotated[str, typer.Option("--approximation", "-a", help="vfe, fitc, pic, ...")] = "vfe",
     kernel: options.Kernel = "se",
-    n_inducing: Annotated[
-        int, typer.Option("--inducing", "--n-inducing", "-m", help="Number of inducing inputs: more is better, slower.")
-    ] = 512,
+    n_inducing: options.Inducing = 512,
     power: options.Power = 0.5,
     n_blocks: options.Blocks = None,
     optimizer: options.Optimizer = "lbfgs",

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 
 import torch
-from scipy.linalg import blas
 from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.data import Block
 from sparsegp.engines.filter_state import FilterState, Moments, Step, StepInfo, init, resume
 from sparsegp.engines.row_map import WhitenedRow
+from sparsegp.engines.small_products import matvec, plus_outer
 from sparsegp.errors import InputError
 from sparsegp.statistics import BlockStatistics, WhitenedBlock, whiten_block
 
@@ -139,15 +139,13 @@ def _add_row(state: FilterState, block: Block, started: float) -> Step:
     row = state.row_map.whiten(block.X.numpy()[0], float(block.y), noise)
     old, a, v, penalty = state.moments or state.current, row.a, row.v, row.penalty
     mean, root = old.mean.numpy(), old.root.numpy()
-    phi = a.dot(root)
-    gain = root.dot(phi)
+    phi = matvec(root.T, a)
+    gain = matvec(root, phi)
     S, innovation = 1.0 + float(phi.dot(phi)), row.target - float(a.dot(mean))
     logdet, S_logdet, nis = math.log(v), math.log(S), innovation * innovation / S
-    # BLAS sees the transpose of a row-major root; it gives back a new one, the old state keeps its own
-    new_root = blas.dger(-1.0 / (S + math.sqrt(S)), phi, gain, a=root.T).T
     moments = Moments(
         torch.from_numpy(mean + (innovation / S) * gain),
-        torch.from_numpy(new_root),
+        torch.from_numpy(plus_outer(root, gain, phi, -1.0 / (S + math.sqrt(S)))),
         old.precision_logdet + S_logdet,
         old.age + 1,
     )

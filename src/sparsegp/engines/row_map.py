@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from sparsegp import linalg
+from sparsegp.engines.small_products import Array, matvec
 from sparsegp.kernels import SquaredExponential, Stationary
 from sparsegp.prior import SparsePrior
 
-Array = NDArray[np.float64]
 RowCovariance = Callable[[Array], Array]
 """x -> k_u(x)."""
 
@@ -62,7 +61,7 @@ class RowMap:
 
     def whiten(self, x: Array, y: float, noise: float | None) -> WhitenedRow:
         """`noise_model` in plain numbers."""
-        w = self.inverse_L.dot(self.covariance(x))
+        w = matvec(self.inverse_L, self.covariance(x))
         noise = self.noise if noise is None else noise
         v, penalty = noise, 0.0
         if self.needs_residual:
@@ -115,7 +114,7 @@ class _SquaredExponentialRow:
 
     def __call__(self, x: Array) -> Array:
         a = (x[self.dims] - self.center) / self.lengthscales
-        exponent: Array = self.B.dot(a)
+        exponent = matvec(self.B, a)
         exponent += self.offset
         exponent -= 0.5 * a.dot(a)
         return np.exp(exponent, out=exponent)

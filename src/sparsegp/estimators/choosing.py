@@ -1,6 +1,7 @@
 """`approximation="auto"` and `n_inducing="auto"`: a choice by the density of held-out rows, and the reasons for it."""
 
 import math
+import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -92,7 +93,9 @@ def _tried(estimator: Any, name: str, n_inducing: int, seconds: float, train: Ba
     model = clone(estimator).set_params(approximation=name, n_inducing=n_inducing, time_budget=seconds, verbose=0)
     trial = Trial(name, len(train), math.inf, seconds)
     try:
-        model.fit(train.X, train.y, noise_var=train.noise_var, sample_weight=train.weight)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of short budgets and the like: a trial is no promise
+            model.fit(train.X, train.y, noise_var=train.noise_var, sample_weight=train.weight)
         nlpd = -np.average(model.log_density(held_out.X, held_out.y), weights=held_out.weight)
     except SparseGPError as error:
         return replace(trial, error=str(error))

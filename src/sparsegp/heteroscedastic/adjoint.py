@@ -16,6 +16,7 @@ from sparsegp import linalg
 from sparsegp.data import CHUNK_ROWS
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
 from sparsegp.heteroscedastic.noise_process import NoiseProcess, NoiseSlopes
+from sparsegp.pullback import push_back
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def push_noise_gradient(
         gram += _push_chunk(hyper, process, inverse_L, X[part], part, slopes, through)
     with torch.enable_grad():
         Kuu = linalg.add_jitter(hyper.noise_kernel(hyper.noise_inducing), process.prior.Luu.jitter)
-    _backward(Kuu, -0.5 * linalg.symmetric(inverse_L.mT @ gram @ inverse_L))
+    push_back(Kuu, -0.5 * linalg.symmetric(inverse_L.mT @ gram @ inverse_L))
     if hyper.noise_mean.requires_grad:
         hyper.noise_mean.grad = slopes.slope.sum()
 
@@ -68,11 +69,6 @@ def _push_chunk(
     if through is not None:
         W_bar += torch.outer(through.centred[part], through.r)
         W_bar += 2.0 * through.lam[part][:, None] * (W @ through.P_bar)
-    _backward(K, W_bar @ inverse_L)
-    _backward(own, -0.5 * not_clipped)
+    push_back(K, W_bar @ inverse_L)
+    push_back(own, -0.5 * not_clipped)
     return W.mT @ W_bar
-
-
-def _backward(value: Tensor, adjoint: Tensor) -> None:
-    if value.requires_grad:
-        value.backward(adjoint)

@@ -17,6 +17,7 @@ from sparsegp.learning.adjoint import BlockAdjoint, SharedAdjoint, block_adjoint
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.prior import SparsePrior
+from sparsegp.pullback import push_back
 from sparsegp.statistics import BlockStatistics
 
 
@@ -145,21 +146,16 @@ def through_kernel(hyper: Hyperparameters, prior: SparsePrior, shared: SharedAdj
         K = hyper.kernel(block.X, hyper.inducing.to(block.X.dtype))
         own = hyper.kernel(block.X) if prior.row.by_block else hyper.kernel.diagonal(block.X)
     adjoint = block_adjoint(prior, shared, block, K.detach(), own.detach())
-    _backward(K, adjoint.K_ku)
+    push_back(K, adjoint.K_ku)
     if adjoint.K_kk is not None:
-        _backward(own, adjoint.K_kk.to(own.dtype))
+        push_back(own, adjoint.K_kk.to(own.dtype))
     return adjoint
 
 
 def inducing_through_kernel(hyper: Hyperparameters, prior: SparsePrior, Kuu_bar: Tensor) -> None:
     with torch.enable_grad():
         Kuu = linalg.add_jitter(hyper.kernel(hyper.inducing), prior.Luu.jitter)
-    _backward(Kuu, Kuu_bar)
-
-
-def _backward(value: Tensor, adjoint: Tensor) -> None:
-    if value.requires_grad:
-        value.backward(adjoint)
+    push_back(Kuu, Kuu_bar)
 
 
 def noise_adjoint(prior: SparsePrior, statistics: BlockStatistics, q: InducingPosterior) -> Tensor:
