@@ -32,7 +32,7 @@ CLASSIC_MODELS = {
     "heteroscedastic": {"estimator": "heteroscedastic", "n_inducing": 60, "n_noise_inducing": 20},
     "homoscedastic": {"estimator": "sparse", "n_inducing": 60},
 }
-FOLDS, MOST_ROWS = 10, 600
+FOLDS, MOST_ROWS = 5, 400
 
 
 def run(quick: bool = False, plot: bool = False) -> dict[str, Any]:

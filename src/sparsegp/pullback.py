@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class _Pairing(torch.autograd.Function):
-    """A scalar whose gradient with respect to `value` is `adjoint`; its own value, <value, adjoint>, is not computed."""
+    """A scalar whose gradient for `value` is `adjoint`; its own value, <value, adjoint>, is not computed."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, adjoint: Tensor) -> Tensor:
