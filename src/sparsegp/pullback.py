@@ -15,7 +15,7 @@ class _Pairing(torch.autograd.Function):
         return value.new_zeros(())
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
         return ctx.adjoint, None
 
 
@@ -26,4 +26,4 @@ def push_back(value: Tensor, adjoint: Tensor) -> None:
     """
     if value.requires_grad:
         with torch.enable_grad():
-            _Pairing.apply(value, adjoint).backward()
+            _Pairing.apply(value, adjoint).backward()  # type: ignore[no-untyped-call]
