@@ -1,4 +1,4 @@
-"""Real data, learned noise: NLPD of the mixture and of one Gaussian, RMSE, CRPS, 95 % coverage, seconds.
+"""Real data, learned noise: NLPD of the mixture and of one Gaussian, RMSE, CRPS, 95 % coverage, CPU seconds.
 
 Beside the homoscedastic model and LightGBM of the datasets benchmark, with the same split. Cells are kept and run
 again as there (`--only dataset:method`).
@@ -17,8 +17,8 @@ from benchmarks.results import console, number, print_table, read_results
 from benchmarks.scores import mixture_scores
 
 NAME = "flagship"
-SCORES = ("nlpd", "gaussian_nlpd", "rmse", "crps", "coverage_95", "seconds")
-COLUMNS = ("NLPD", "Gaussian NLPD", "RMSE", "CRPS", "95 % coverage", "seconds")
+SCORES = ("nlpd", "gaussian_nlpd", "rmse", "crps", "coverage_95", "cpu_seconds")
+COLUMNS = ("NLPD", "Gaussian NLPD", "RMSE", "CRPS", "95 % coverage", "CPU seconds")
 BESIDE = ("pic", "lightgbm")  # methods of the datasets benchmark to compare with
 
 SMALL = ("yacht", "concrete", "kin8nm", "sarcos_test4449", "bike_noleak", "pol", "wine_red")
@@ -93,4 +93,4 @@ def tables(cells: dict[str, dict[str, Cell]]) -> dict[str, list[list[str]]]:
 
 
 def _figures(cell: Cell) -> list[str]:
-    return [number(cell.get(score), 0 if score == "seconds" else 3) for score in SCORES]
+    return [number(cell.get(score), 0 if score == "cpu_seconds" else 3) for score in SCORES]

@@ -7,9 +7,15 @@ from typing import Any
 
 from benchmarks import flagship, noise_experiments, noise_toys
 from benchmarks.markdown import machine_line, markdown_table
+from benchmarks.plotting import IMAGES
 from benchmarks.results import number
 
 Document = dict[str, Any]
+
+PICTURES = {
+    "noise_toy": "Toy: DVSHGP, learned noise against the truth, bound of SVSHGP",
+    "noise_solar": "Solar irradiance: DVSHGP and VSHGP",
+}
 
 
 def flagship_table(document: Document) -> str:
@@ -46,6 +52,7 @@ def toys_table(document: Document) -> str:
     for name, cells in document["classics"].items():
         table = markdown_table(["", *noise_toys.COLUMNS], noise_toys.rows(cells))
         parts.append(f"**{name}**, {noise_toys.FOLDS}-fold cross-validation\n\n" + table)
+    parts += [f"![{title}](images/{name}.png)\n" for name, title in PICTURES.items() if (IMAGES / f"{name}.png").exists()]
     return machine_line(document["machine"]) + "\n" + "\n".join(parts)
 
 
