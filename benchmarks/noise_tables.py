@@ -52,7 +52,9 @@ def toys_table(document: Document) -> str:
     for name, cells in document["classics"].items():
         table = markdown_table(["", *noise_toys.COLUMNS], noise_toys.rows(cells))
         parts.append(f"**{name}**, {noise_toys.FOLDS}-fold cross-validation\n\n" + table)
-    parts += [f"![{title}](images/{name}.png)\n" for name, title in PICTURES.items() if (IMAGES / f"{name}.png").exists()]
+    parts += [
+        f"![{title}](images/{name}.png)\n" for name, title in PICTURES.items() if (IMAGES / f"{name}.png").exists()
+    ]
     return machine_line(document["machine"]) + "\n" + "\n".join(parts)
 
 
