@@ -1,7 +1,6 @@
-"""Write the tables of docs/benchmarks.md from the results files: `python -m benchmarks.render [file]`.
+"""Write the tables of the docs from the results files: `python -m benchmarks.render [pages]` (default: all).
 
 A table stands between `<!-- results:NAME -->` and `<!-- end -->`; what is outside the markers is left alone.
-A file that does not exist is started from the outline below.
 """
 
 from __future__ import annotations
@@ -12,45 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import anytime_tables, noise_tables, plan_tables, srgp_tables
+from benchmarks import anytime_tables, large_data_tables, noise_tables, plan_tables, srgp_tables
 from benchmarks.datasets import COLUMNS, SCORES
 from benchmarks.jobs import ROOT
 from benchmarks.markdown import machine_line, markdown_table
 from benchmarks.methods import METHODS
 from benchmarks.results import number, read_results
 
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+DOCS = ROOT / "docs"
 MARKED = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-OUTLINE = """# Benchmarks
-
-Run by `make bench`, written here by `make bench-docs`. Every measurement is made in a fresh process; times
-are medians after a warm-up; memory is the peak resident set above that of the loaded data and libraries.
-
-## Value and gradient of the bound
-
-<!-- results:bound -->
-<!-- end -->
-
-## Prediction
-
-<!-- results:predict -->
-<!-- end -->
-
-## Fit on a million rows
-
-<!-- results:fit_memory -->
-<!-- end -->
-
-## Real data
-
-Random split (90 % train), targets standardised by the training rows. `seconds` is the training time. GPflow
-SVGP is stopped by the clock; LightGBM fits the mean and 21 quantiles, and its NLPD is that of the density
-between the quantiles, with tails fitted on held-out rows.
-
-<!-- results:datasets -->
-<!-- end -->
-"""
 
 GOALS = {
     "faster peer / vfe": "at least 5",
@@ -131,6 +100,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "fit_memory": fit_memory,
     "datasets": datasets,
     **anytime_tables.TABLES,
+    **large_data_tables.TABLES,
     **noise_tables.TABLES,
     **plan_tables.TABLES,
     **srgp_tables.TABLES,
@@ -149,9 +119,14 @@ def render(text: str) -> str:
 
 
 def main() -> None:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else DOCUMENT
-    path.write_text(render(path.read_text() if path.exists() else OUTLINE))
-    print(f"wrote {path.name}")
+    for path in [Path(name) for name in sys.argv[1:]] or _documents():
+        path.write_text(render(path.read_text()))
+        print(f"wrote {path.name}")
+
+
+def _documents() -> list[Path]:
+    """Every page with a marked table."""
+    return [path for path in sorted(DOCS.glob("*.md")) if MARKED.search(path.read_text())]
 
 
 if __name__ == "__main__":
