@@ -11,9 +11,9 @@ from benchmarks.srgp_race import COLUMNS, errors, race, standardised, table_rows
 
 NAME = "srgp_airline"
 DATASET = "flights_airline8"
-FULL = {"n_inducing": 500, "batch": 10_000, "epochs": 4, "peer_epochs": 4}
+FULL = {"n_inducing": 500, "batch": 10_000, "epochs": 3, "peer_epochs": 3}
 QUICK = {"n_inducing": 20, "batch": 300, "epochs": 2, "peer_epochs": 2}
-MOST_TRAIN, MOST_TEST = 200_000, 50_000
+MOST_TRAIN, MOST_TEST = 100_000, 50_000
 
 
 def run(quick: bool = False, plot: bool = False) -> dict[str, Any]:

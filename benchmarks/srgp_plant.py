@@ -14,7 +14,7 @@ NAME = "srgp_plant"
 FULL = {"n_samples": 1_200_000, "n_train": 1_000_000, "horizons": [1_000, 10_000, 100_000, 1_000_000]}
 QUICK = {"n_samples": 6_000, "n_train": 5_000, "horizons": [500, 2_000]}
 N_INDUCING, BATCH = 100, 1_000
-ROW_VISITS, FEWEST_EPOCHS, MOST_EPOCHS = 1_500_000, 2, 60
+ROW_VISITS, FEWEST_EPOCHS, MOST_EPOCHS = 1_000_000, 1, 60
 SHOWN = ("rmse", "rmse_to_truth", "median_error_to_truth", "nlpd", "seconds")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import platform
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from sparsegp.sources.moments import Moments
 
 pytest.importorskip("distributed")
 from sparsegp import distributed as on_cluster
+from sparsegp.distributed.memory import keep_freed_memory
 from sparsegp.distributed.messages import Model
 from sparsegp.distributed.pieces import shared_out
 from sparsegp.distributed.placing import block_ranges
@@ -238,3 +240,8 @@ def test_a_worker_killed_between_rounds_changes_no_bit(both: Any, by_block: bool
     after = gradient_of(objective, hyper)
     assert after[0] == before[0]
     np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_workers_keep_their_memory(both: Any) -> None:
+    expected = platform.libc_ver()[0] == "glibc"
+    assert set(both.run(keep_freed_memory).values()) == {expected}

@@ -132,7 +132,7 @@ def test_twenty_fits_with_a_worker_killed_at_a_random_moment(both: Any) -> None:
     seconds = time.perf_counter() - started
     rng = np.random.default_rng(0)
     for delay in rng.uniform(0.0, seconds, 20):
-        both.wait_for_workers(2, timeout=120)
+        both.wait_for_workers(2, timeout=600)
         killer = threading.Timer(delay, kill_a_worker, (both, int(rng.integers(2))))
         killer.start()
         got = on_cluster.fit(SparseGPRegressor(**params), X, y, client=both)

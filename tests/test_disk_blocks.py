@@ -160,7 +160,9 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
         return found
 
     peak(5)
-    assert peak(60) < 1.6 * peak(10)
+    added = 50 * 1000 * random_block_of(1, 0).X.shape[1] * 8
+    # other threads of the test process are counted too
+    assert peak(60) - peak(10) < added / 4
 
 
 def test_folders_that_hold_something_else(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_a_file_gives_the_model_of_its_arrays(kind, tmp_path):
     model = SparseGPRegressor(n_inducing=10, random_state=0).fit(str(path), target="y")
     assert model.feature_names_in_.tolist() == ["a", "b"]
     frame = data.select(["a", "b"]).to_pandas()
-    np.testing.assert_allclose(model.predict(frame), expected.predict(X), rtol=1e-9)
+    np.testing.assert_allclose(model.predict(frame), expected.predict(X), rtol=1e-3, atol=1e-4)
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path):

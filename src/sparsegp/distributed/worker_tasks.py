@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sparsegp import linalg, partition
 from sparsegp.data import Block, Rows
 from sparsegp.distributed.connecting import dask_package
+from sparsegp.distributed.memory import keep_freed_memory
 from sparsegp.distributed.messages import PackedAdjoint, PackedStatistics, PackedSum, unpacked
 from sparsegp.distributed.pieces import Joined
 from sparsegp.engines import batch
@@ -32,6 +33,7 @@ from sparsegp.statistics import BlockStatistics
 @contextmanager
 def all_threads() -> Iterator[None]:
     """Within, a task uses all threads of its worker: there is one task for each worker in a round."""
+    keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(dask_package("distributed").get_worker().state.nthreads)
     try:

@@ -16,7 +16,7 @@ from sparsegp import linalg
 from sparsegp.data import Block
 from sparsegp.engines.filter_state import FilterState, Moments, Step, StepInfo, init, resume
 from sparsegp.engines.row_map import WhitenedRow
-from sparsegp.engines.small_products import matvec, plus_outer
+from sparsegp.engines.small_products import plus_outer
 from sparsegp.errors import InputError
 from sparsegp.statistics import BlockStatistics, WhitenedBlock, whiten_block
 
@@ -139,8 +139,8 @@ def _add_row(state: FilterState, block: Block, started: float) -> Step:
     row = state.row_map.whiten(block.X.numpy()[0], float(block.y), noise)
     old, a, v, penalty = state.moments or state.current, row.a, row.v, row.penalty
     mean, root = old.mean.numpy(), old.root.numpy()
-    phi = matvec(root.T, a)
-    gain = matvec(root, phi)
+    phi = a.dot(root)
+    gain = root.dot(phi)
     S, innovation = 1.0 + float(phi.dot(phi)), row.target - float(a.dot(mean))
     logdet, S_logdet, nis = math.log(v), math.log(S), innovation * innovation / S
     moments = Moments(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sparsegp import linalg
-from sparsegp.engines.small_products import Array, matvec
+from sparsegp.engines.small_products import Array
 from sparsegp.kernels import SquaredExponential, Stationary
 from sparsegp.prior import SparsePrior
 
@@ -61,7 +61,7 @@ class RowMap:
 
     def whiten(self, x: Array, y: float, noise: float | None) -> WhitenedRow:
         """`noise_model` in plain numbers."""
-        w = matvec(self.inverse_L, self.covariance(x))
+        w: Array = self.inverse_L.dot(self.covariance(x))
         noise = self.noise if noise is None else noise
         v, penalty = noise, 0.0
         if self.needs_residual:
@@ -114,7 +114,7 @@ class _SquaredExponentialRow:
 
     def __call__(self, x: Array) -> Array:
         a = (x[self.dims] - self.center) / self.lengthscales
-        exponent = matvec(self.B, a)
+        exponent: Array = self.B.dot(a)
         exponent += self.offset
         exponent -= 0.5 * a.dot(a)
         return np.exp(exponent, out=exponent)

@@ -1,10 +1,8 @@
-"""Products of a matrix of some hundred rows with a vector, by one thread.
+"""A rank-one update of a matrix of some hundred rows, by one thread.
 
-OpenBLAS shares them out to threads from about 8,000 entries on, and the meeting of the threads takes longer than the
-work. So they are done in panels of rows below that size.
+OpenBLAS shares it out to threads from about 8,000 entries on, and the meeting of the threads takes longer than the
+work (measured at 100 x 100; products with a vector do not suffer from this). So it is done in panels below that size.
 """
-
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,26 +12,11 @@ Array = NDArray[np.float64]
 PANEL_ENTRIES = 8000
 
 
-def _panels(A: Array) -> Iterator[slice]:
-    n_rows = max(1, PANEL_ENTRIES // A.shape[1])
-    return (slice(start, start + n_rows) for start in range(0, len(A), n_rows))
-
-
-def matvec(A: Array, x: Array) -> Array:
-    """A x, whatever the layout of A."""
-    if A.size <= PANEL_ENTRIES:
-        product: Array = A.dot(x)
-        return product
-    out = np.empty(len(A))
-    for panel in _panels(A):
-        np.dot(A[panel], x, out=out[panel])
-    return out
-
-
 def plus_outer(A: Array, x: Array, y: Array, factor: float) -> Array:
     """A + factor x y^T as a new matrix."""
-    total = np.array(A, order="C")
-    for panel in _panels(total):
+    total, n_rows = np.array(A, order="C"), max(1, PANEL_ENTRIES // A.shape[1])
+    for start in range(0, len(total), n_rows):
+        panel = slice(start, start + n_rows)
         # BLAS sees the transpose of the panel, whose columns lie one after the other, and writes into it
         blas.dger(factor, y, x[panel], a=total[panel].T, overwrite_a=1)
     return total

@@ -35,13 +35,14 @@ def to_block(batch: Batch, units: Units, like: Tensor = _DOUBLE) -> Block:
     """A batch in the model's units, in the precision and on the device of `like`."""
 
     def tensor(values: Array) -> Tensor:
-        return torch.from_numpy(values).to(like)
+        # The rounding of BLAS depends on where numbers lie: memory of torch is aligned, that of numpy is not.
+        return like.new_empty(values.shape).copy_(torch.from_numpy(values))
 
     return Block(
         tensor(units.inputs(batch.X)),
         tensor(units.targets(batch.y)),
         None if batch.noise_var is None else tensor(batch.noise_var / units.y_scale**2),
-        None if batch.weight is None else tensor(batch.weight.copy()),
+        None if batch.weight is None else tensor(batch.weight),
     )
 
 
