@@ -16,7 +16,7 @@ from problems import CHANGES, agree, get_row, random_problem, tensor
 from sparsegp import InputError
 from sparsegp.baselines import ExactPosterior, predict_bcm
 from sparsegp.committee import TABLE, Moments, Process, aggregate
-from sparsegp.committee.aggregation import EVERYWHERE, Opinion, get
+from sparsegp.committee.aggregation import BASE_WEIGHT, EVERYWHERE, Opinion, get
 
 GOLDEN_NAMES = {"PoE": "poe", "GPoE": "gpoe", "BCM": "bcm", "RBCM": "rbcm"}
 BASE = Moments(tensor([0.3, -1.0, 0.0, 2.0]), tensor([1.7, 0.4, 1.0, 3.0]))
@@ -42,6 +42,11 @@ def committees(draw: st.DrawFn, at_least: int = 1) -> list[Moments]:
     return [Moments(tensor(draw(means)), tensor(draw(shares)) * BASE.var) for _ in range(n)]
 
 
+def shares_of_precision(base: Moments, experts: Sequence[Moments]) -> list[Tensor]:
+    excess = [(base.var / e.var) ** 2 - 1.0 for e in experts]
+    return [u / (BASE_WEIGHT + sum(excess)) for u in excess]
+
+
 def textbook(name: str, base: Moments, experts: Sequence[Moments]) -> tuple[Tensor, Tensor]:
     """sum_i w_i/s_i + (1 - sum_i w_i)/s_0 and the same for the means, in the words of the papers."""
     n = len(experts)
@@ -53,6 +58,7 @@ def textbook(name: str, base: Moments, experts: Sequence[Moments]) -> tuple[Tens
         "bcm": [one] * n,
         "rbcm": entropy,
         "grbcm": [one, *entropy[1:]],
+        "tpoe": shares_of_precision(base, experts),
     }[name]
     rest = 0.0 if name in ("poe", "gpoe") else 1.0 - sum(weights)
     precision = sum(w / e.var for w, e in zip(weights, experts, strict=True)) + rest / base.var
@@ -108,7 +114,21 @@ def test_rbcm_weighs_a_single_expert_by_its_entropy() -> None:
         assert np.sign(np.round(float((var / expert.var).log().mean()), 9)) == order
 
 
-@pytest.mark.parametrize("name", ["bcm", "rbcm"])
+@settings(max_examples=20, deadline=None)
+@given(experts=committees())
+def test_tpoe_is_no_surer_than_its_surest_expert(experts: list[Moments]) -> None:
+    surest = torch.stack([e.var for e in experts]).amin(0)
+    assert bool((combine("tpoe", BASE, experts).var >= surest * (1 - 1e-12)).all())
+
+
+def test_tpoe_follows_the_expert_that_knows_the_place() -> None:
+    sure, vague = Moments(BASE.mean + 1.0, 0.01 * BASE.var), Moments(BASE.mean - 3.0, 0.5 * BASE.var)
+    got = combine("tpoe", BASE, [sure, vague, vague])
+    same(got, sure.mean, sure.var, rtol=2e-3)
+    same(combine("tpoe", BASE, [sure]), sure.mean, sure.var, rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["bcm", "rbcm", "tpoe"])
 @settings(max_examples=20, deadline=None)
 @given(experts=committees(at_least=2))
 def test_order_and_experts_that_only_know_the_prior_do_not_matter(name: str, experts: list[Moments]) -> None:
@@ -137,7 +157,7 @@ def test_without_experts_the_base_is_left(name: str) -> None:
     same(got, BASE.mean, BASE.var, rtol=1e-15)
 
 
-@pytest.mark.parametrize("name", ["bcm", "rbcm", "grbcm"])
+@pytest.mark.parametrize("name", ["bcm", "rbcm", "grbcm", "tpoe"])
 def test_a_variance_above_the_base_by_rounding_counts_as_the_base(name: str) -> None:
     """The authors' code gives such an expert a negative weight (math: section 5.5)."""
     wider = Moments(BASE.mean, BASE.var * (1 + 1e-6))
@@ -157,5 +177,5 @@ def test_bcm_of_exact_experts_is_the_transductive_bcm_at_single_points(change: s
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(InputError, match="'rbcm', 'grbcm'; got 'mean'"):
+    with pytest.raises(InputError, match="'rbcm', 'grbcm', 'tpoe'; got 'mean'"):
         get("mean")

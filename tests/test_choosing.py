@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparsegp import InputError, SparseGPRegressor, load
+from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, load
 from sparsegp.cli import options
 from sparsegp.estimators import choosing
 
@@ -93,3 +93,70 @@ def test_the_command_line_takes_auto_or_a_number():
     assert options.count_or_auto("64") == 64
     with pytest.raises(typer.BadParameter, match="whole number or 'auto'; got 'many'"):
         options.count_or_auto("many")
+
+
+def noisy_waves(n=500, seed=3):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 10, (n, 1))
+    return X, np.sin(X[:, 0]) + (0.02 + 0.1 * X[:, 0]) * rng.standard_normal(n)
+
+
+@pytest.fixture
+def noisy_model(monkeypatch):
+    monkeypatch.setattr(choosing, "TRIAL_SECONDS", 5.0)
+    return SparseGPRegressor(approximation="auto", random_state=0).fit(*noisy_waves(300))
+
+
+def test_noise_that_varies_is_chosen_where_it_predicts_better(noisy_model):
+    choice = noisy_model.info_["choice"]
+    assert choice["approximation"] == "heteroscedastic exact"
+    assert [trial["approximation"] for trial in choice["trials"]] == list(choosing.SMALL_CANDIDATES)
+    X = np.array([[0.5], [9.5]])
+    _, _, aleatoric = noisy_model.predict_components(X)
+    assert aleatoric[1] > 3 * aleatoric[0]
+    assert noisy_model.log_evidence_ == noisy_model.plain().log_evidence_
+
+
+def test_every_prediction_is_that_of_the_chosen_model(noisy_model, tmp_path):
+    X, y = noisy_waves(20, seed=4)
+    noisy_model.save(tmp_path / "model.sgp")
+    for other in (noisy_model.plain(), load(tmp_path / "model.sgp")):
+        assert isinstance(other, HeteroscedasticGPRegressor)
+        np.testing.assert_allclose(noisy_model.predict(X, return_std=True), other.predict(X, return_std=True))
+        np.testing.assert_allclose(noisy_model.predict(X, return_cov=True)[1], other.predict(X, return_cov=True)[1])
+        np.testing.assert_allclose(noisy_model.predict_interval(X, 0.9), other.predict_interval(X, 0.9))
+        np.testing.assert_allclose(noisy_model.log_density(X, y), other.log_density(X, y))
+        np.testing.assert_allclose(
+            noisy_model.sample_y(X, 2, random_state=1), other.sample_y(X, 2, random_state=1), rtol=1e-6, atol=1e-8
+        )
+    assert noisy_model.diagnose(X, y) == noisy_model.plain().diagnose(X, y)
+
+
+def test_a_chosen_model_with_learned_noise_takes_no_rows(noisy_model):
+    X, y = noisy_waves(20)
+    before = noisy_model.predict(X)
+    for method in (noisy_model.partial_fit, noisy_model.forget):
+        with pytest.raises(InputError, match="learned noise"):
+            method(X, y)
+    np.testing.assert_array_equal(noisy_model.predict(X), before)
+    noisy_model.set_params(approximation="vfe", n_inducing=10).fit(X, y)
+    assert noisy_model.plain() is noisy_model
+    assert noisy_model.partial_fit(X + 0.1, y).n_samples_seen_ == 40
+
+
+def test_known_noise_is_not_learned():
+    X, y = noisy_waves(300)
+    known = (0.02 + 0.1 * X[:, 0]) ** 2
+    model = SparseGPRegressor(approximation="auto", random_state=0).fit(X, y, noise_var=known)
+    assert model.info_["choice"]["approximation"] == "exact"
+
+
+@pytest.mark.usefixtures("quick")
+def test_learned_noise_must_fit_into_the_budget(monkeypatch):
+    monkeypatch.setattr(choosing, "INFERENCE_MARGIN", 1e6)
+    X, y = noisy_waves(400)
+    model = SparseGPRegressor(approximation="auto", n_inducing=15, time_budget=8.0, random_state=0).fit(X, y)
+    *_, noisy = model.info_["choice"]["trials"]
+    assert "all rows would take" in noisy["error"]
+    assert "all rows would take" in model.info_["choice"]["reason"]
+    assert not model.info_["choice"]["approximation"].startswith(choosing.NOISY)

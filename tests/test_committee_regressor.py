@@ -74,7 +74,7 @@ def test_evidence_is_the_sum_over_independent_experts() -> None:
     assert together.log_evidence_ == pytest.approx(sum(gp.log_evidence_ for gp in apart), rel=1e-10)
 
 
-@pytest.mark.parametrize("aggregation", ["gpoe", "bcm", "rbcm", "grbcm"])
+@pytest.mark.parametrize("aggregation", ["gpoe", "bcm", "rbcm", "grbcm", "tpoe"])
 @pytest.mark.parametrize("expert", ["exact", "vfe"])
 def test_far_from_the_data_the_prior_is_left(aggregation: str, expert: str) -> None:
     X, y = wave(200)

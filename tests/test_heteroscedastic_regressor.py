@@ -240,3 +240,19 @@ def test_motorcycle_is_covered_and_better_than_homoscedastic():
         theirs.append(plain.log_density(X[test], y[test]))
     assert 0.92 <= np.concatenate(inside).mean() <= 0.98
     assert np.concatenate(ours).mean() > np.concatenate(theirs).mean() + 0.2
+
+
+@pytest.mark.parametrize("inference", ["exact", "lambda", "stochastic"])
+def test_a_budget_ends_learning_and_leaves_a_valid_model(inference):
+    X, y = wave(300)
+    model = quick(inference=inference, time_budget=1e-3).fit(X, y)
+    assert all(stage.iterations <= 1 for stage in model.info_["stages"])
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+
+
+def test_an_ample_budget_changes_nothing():
+    X, y = wave(150)
+    expected = quick("pic").fit(X, y).predict(X)
+    np.testing.assert_array_equal(quick("pic", time_budget=1e4).fit(X, y).predict(X), expected)

@@ -4,9 +4,9 @@ Experts say N(m_i, s_i) of a value whose base (prior or communications expert) i
 
     1/s_A = c/s_0 + sum_i w_i (1/s_i - 1/s_0),        m_A = m_0 + s_A sum_i w_i (m_i - m_0)/s_i,
 
-so a row is the weight w_i, the count c of the base, and what the base is. An expert never knows less than the base
-(s_i <= s_0, which is enforced against rounding), so every term is positive, and one that says what the base says
-changes nothing.
+so a row is the weight w_i (for "tpoe" a share of BASE_WEIGHT + sum_i w_i), the count c of the base, and what the base
+is. An expert never knows less than the base (s_i <= s_0, which is enforced against rounding), so every term is
+positive, and one that says what the base says changes nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,13 +18,18 @@ from torch import Tensor
 
 from sparsegp.errors import InputError
 
+# Of the base among shares: where no expert knows anything it is left, and experts that know less need not be asked.
+BASE_WEIGHT = 1e-4
+
 
 class Weighting(Enum):
-    """w_i: 1, 1/(number of experts), or the entropy the expert takes from the base, log(s_0/s_i)/2."""
+    """w_i: 1, 1/(number of experts), the entropy the expert takes from the base, log(s_0/s_i)/2, or the square
+    of its precision in excess of the base's, (s_0/s_i)^2 - 1."""
 
     ONE = "one"
     SHARE = "share"
     ENTROPY = "entropy"
+    PRECISION = "precision"
 
 
 class BaseCount(Enum):
@@ -56,10 +61,22 @@ class Aggregation:
     communicates: bool
     reference: str
 
+    @property
+    def normalizes(self) -> bool:
+        """Whether weights are shares of BASE_WEIGHT + sum_i w_i."""
+        return self.weighting is Weighting.PRECISION
+
+    @property
+    def first_total(self) -> float:
+        """What weights are divided by before an expert has spoken."""
+        return BASE_WEIGHT if self.normalizes else 1.0
+
     def weight(self, reduction: Tensor, n_experts: int) -> Tensor:
         """w_i from the reduction of variance 1 - s_i/s_0, which it never decreases with."""
         if self.weighting is Weighting.ENTROPY:
             return -0.5 * torch.log1p(-reduction)
+        if self.weighting is Weighting.PRECISION:
+            return torch.expm1(-2.0 * torch.log1p(-reduction))
         share = 1.0 if self.weighting is Weighting.ONE else 1.0 / n_experts
         return torch.full_like(reduction, share)
 
@@ -78,6 +95,7 @@ TABLE: Mapping[str, Aggregation] = {
         Aggregation("bcm", Weighting.ONE, BaseCount.ONCE, False, "004 sec. 7 at single points"),
         Aggregation("rbcm", Weighting.ENTROPY, BaseCount.ONCE, False, "001 eqs. 22-23"),
         Aggregation("grbcm", Weighting.ENTROPY, BaseCount.ONCE, True, "001 footnote 6"),
+        Aggregation("tpoe", Weighting.PRECISION, BaseCount.ONCE, False, "docs/derivations/committees.md, A1"),
     )
 }
 
@@ -102,14 +120,17 @@ EVERYWHERE = slice(None)
 
 def aggregate(row: Aggregation, base: Moments, opinions: Iterable[Opinion], n_experts: int) -> Moments:
     """The committee's moments. Opinions are folded one by one: memory is that of one of them."""
-    precision = row.base_weight(n_experts) / base.var
-    pull = torch.zeros_like(base.mean)
+    gain, pull = torch.zeros_like(base.mean), torch.zeros_like(base.mean)
+    total = torch.full_like(base.mean, row.first_total)
     for opinion in opinions:
         own_base = base.at(opinion.index)
         weight, var = expert_weight(row, own_base, opinion, n_experts)
-        precision[opinion.index] += weight * (1.0 / var - 1.0 / own_base.var)
+        gain[opinion.index] += weight * (1.0 / var - 1.0 / own_base.var)
         pull[opinion.index] += weight * (opinion.moments.mean - own_base.mean) / var
-    return Moments(base.mean + pull / precision, 1.0 / precision)
+        if row.normalizes:
+            total[opinion.index] += weight
+    precision = row.base_weight(n_experts) / base.var + gain / total
+    return Moments(base.mean + pull / total / precision, 1.0 / precision)
 
 
 def expert_weight(row: Aggregation, base: Moments, opinion: Opinion, n_experts: int) -> tuple[Tensor, Tensor]:

@@ -95,7 +95,7 @@ class Committee:
         base_mean, base_cov = self.processes[0].joint(X) if self.common is None else self.common.joint(X)
         base = Moments(base_mean, base_cov.diagonal())
         n = len(self.experts)
-        remaining = torch.full_like(base_mean, self.row.base_weight(n)) / base.var
+        spent, total = torch.zeros_like(base_mean), torch.full_like(base_mean, self.row.first_total)
         cov = torch.zeros_like(base_cov)
         for k, expert in enumerate(self.experts):
             mean, own_cov = expert.joint(X)
@@ -104,8 +104,11 @@ class Committee:
             weight, var = expert_weight(self.row, base, opinion, n)
             gain = aggregated.var * weight / var
             cov += gain[:, None] * own_cov * gain
-            remaining -= weight / base.var
-        gain = aggregated.var * remaining
+            spent += weight
+            if self.row.normalizes:
+                total += weight
+        cov /= total[:, None] * total
+        gain = aggregated.var * (self.row.base_weight(n) - spent / total) / base.var
         cov += gain[:, None] * base_cov * gain
         scale = (aggregated.var / torch.maximum(cov.diagonal(), SMALLEST_VARIANCE * aggregated.var)).sqrt()
         return aggregated.mean, scale[:, None] * cov * scale

@@ -54,7 +54,9 @@ class Reach:
         reduction = reduction.masked_fill(near, SURELY_NEAR)
         weight = row.weight(reduction, n_experts) / (1.0 - reduction)
         pull = self.mean_gain * k / base_var.sqrt()
-        return near | (weight * torch.maximum(reduction, pull) > tolerance / n_experts)
+        # a share taken from all others moves what they say (R5)
+        effect = torch.ones_like(pull) if row.normalizes else torch.maximum(reduction, pull)
+        return near | (weight * effect > row.first_total * tolerance / n_experts)
 
 
 def box_covariance(kernel: Kernel, X: Tensor, lower: Tensor, upper: Tensor) -> Tensor:

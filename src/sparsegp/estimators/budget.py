@@ -42,6 +42,10 @@ class Budget:
     def remaining(self) -> float:
         return math.inf if self.asked is None else self.asked - self.used
 
+    def deadline(self, share: float) -> Deadline | None:
+        """When that share of the seconds is over."""
+        return None if self.asked is None else Deadline(self.started + share * self.asked, self.clock)
+
     def pass_seconds(self, n_rows: int) -> float:
         """One pass of inference over that many rows, with a margin."""
         return PASS_MARGIN * n_rows * self.row_seconds

@@ -9,15 +9,19 @@ import numpy as np
 from sklearn.base import clone
 
 from sparsegp.errors import InputError, SparseGPError
+from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
 from sparsegp.sources import Batch
 
 AUTO = "auto"
-CANDIDATES = ("vfe", "fitc", "pic")
-EXACT_ROWS = 1500
+NOISY = "heteroscedastic "
+SMALL_CANDIDATES = ("exact", NOISY + "exact")
+CANDIDATES = ("vfe", "fitc", "pic", NOISY + "pic")
+EXACT_ROWS, FEWEST_TO_JUDGE = 1500, 200
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.2, 4000
 TRIAL_ROWS = 16_000
 TRIAL_SECONDS = 12.0
 BUDGET_SHARE = 0.45
+INFERENCE_MARGIN = 1.5
 MOST_INDUCING, FEWEST_INDUCING, ROWS_PER_INDUCING = 512, 32, 8
 # Learning visits about so many rows, each with the work of M^2 numbers (learning/progressive.py).
 ROW_VISITS = 4e6
@@ -26,7 +30,7 @@ VISITS_PER_SECOND = 8e4
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate on a part of the rows; `nlpd` of rows it did not see, or the error that ended it."""
+    """One candidate on a part of the rows; `nlpd` of rows it did not see, or why it is out of the question."""
 
     approximation: str
     n_rows: int
@@ -54,20 +58,40 @@ def is_asked(estimator: Any) -> bool:
 
 
 def choose(estimator: Any, batch: Batch, rng: np.random.Generator) -> Choice:
-    """Exact for few rows; else the candidate with the best held-out density after equal time on equal rows."""
+    """The candidate with the best held-out density after equal time on equal rows; few rows have exact ones."""
     budget, n_rows = estimator.time_budget, len(batch)
     n_inducing = _n_inducing(n_rows, budget) if estimator.n_inducing == AUTO else int(estimator.n_inducing)
     if estimator.approximation != AUTO:
         return Choice(estimator.approximation, n_inducing, (), _size_reason(n_inducing, n_rows, budget))
-    if n_rows <= EXACT_ROWS:
-        return Choice("exact", n_inducing, (), f"{n_rows} rows are few enough for the exact model")
-    seconds = TRIAL_SECONDS if budget is None else BUDGET_SHARE * budget / len(CANDIDATES)
+    candidates = _candidates(batch)
+    if len(candidates) == 1:
+        return Choice(candidates[0], n_inducing, (), f"{n_rows} rows are few enough for the exact model")
+    seconds = TRIAL_SECONDS if budget is None else BUDGET_SHARE * budget / len(candidates)
     train, held_out = _split(batch, rng)
-    trials = tuple(_tried(estimator, name, n_inducing, seconds, train, held_out) for name in CANDIDATES)
+    fits = [_tried(estimator, name, n_inducing, seconds, train, held_out) for name in candidates]
+    trials = tuple(_within(estimator, fit, n_rows) for fit in fits)
     best = min(trials, key=lambda trial: trial.nlpd)
     if best.error is not None:
         raise InputError(f"No approximation could be fitted to these rows; the last one said: {best.error}")
     return Choice(best.approximation, n_inducing, trials, _reason(best, trials, len(held_out)))
+
+
+def made(estimator: Any, name: str, n_inducing: int, seconds: float | None) -> Any:
+    """An estimator like the given one for a candidate, to be fitted within so many seconds."""
+    changes = {"n_inducing": n_inducing, "time_budget": seconds}
+    if not (isinstance(name, str) and name.startswith(NOISY)):
+        return clone(estimator).set_params(approximation=name, **changes)
+    shared = HeteroscedasticGPRegressor().get_params(deep=False).keys() & estimator.get_params(deep=False).keys()
+    given = {key: getattr(estimator, key) for key in shared}
+    given |= {"approximation": name.removeprefix(NOISY), "optimizer": "lbfgs", "inference": "exact", **changes}
+    return clone(HeteroscedasticGPRegressor(**given))
+
+
+def _candidates(batch: Batch) -> tuple[str, ...]:
+    """Where the noise of every row is known there is none to learn; a few held-out rows do not tell models apart."""
+    if len(batch) <= EXACT_ROWS:
+        return SMALL_CANDIDATES if batch.noise_var is None and len(batch) >= FEWEST_TO_JUDGE else SMALL_CANDIDATES[:1]
+    return tuple(name for name in CANDIDATES if batch.noise_var is None or not name.startswith(NOISY))
 
 
 def _n_inducing(n_rows: int, budget: float | None) -> int:
@@ -89,21 +113,46 @@ def _split(batch: Batch, rng: np.random.Generator) -> tuple[Batch, Batch]:
     return batch.take(index[0]), batch.take(index[1])
 
 
-def _tried(estimator: Any, name: str, n_inducing: int, seconds: float, train: Batch, held_out: Batch) -> Trial:
-    model = clone(estimator).set_params(approximation=name, n_inducing=n_inducing, time_budget=seconds, verbose=0)
+@dataclass(frozen=True)
+class _Fit:
+    """A trial and the seconds of it in which all rows were visited."""
+
+    trial: Trial
+    pass_seconds: float = 0.0
+
+
+def _tried(estimator: Any, name: str, n_inducing: int, seconds: float, train: Batch, held_out: Batch) -> _Fit:
+    model = made(estimator, name, n_inducing, seconds).set_params(verbose=0)
     trial = Trial(name, len(train), math.inf, seconds)
+    known = {} if train.noise_var is None else {"noise_var": train.noise_var}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of short budgets and the like: a trial is no promise
-            model.fit(train.X, train.y, noise_var=train.noise_var, sample_weight=train.weight)
+            model.fit(train.X, train.y, sample_weight=train.weight, **known)
         nlpd = -np.average(model.log_density(held_out.X, held_out.y), weights=held_out.weight)
     except SparseGPError as error:
-        return replace(trial, error=str(error))
-    return replace(trial, nlpd=float(nlpd), seconds=model.info_["seconds"])
+        return _Fit(replace(trial, error=str(error)))
+    trial = replace(trial, nlpd=float(nlpd), seconds=model.info_["seconds"])
+    return _Fit(trial, model.info_["inference_seconds"] if name.startswith(NOISY) else 0.0)
+
+
+def _within(estimator: Any, fit: _Fit, n_rows: int) -> Trial:
+    """Models with learned noise must visit all rows, so they are out of the question where that breaks the budget."""
+    budget = estimator.time_budget
+    if budget is None or fit.trial.error is not None:
+        return fit.trial
+    needed = INFERENCE_MARGIN * fit.pass_seconds * n_rows / fit.trial.n_rows
+    if needed <= (1.0 - BUDGET_SHARE) * budget:
+        return fit.trial
+    return replace(fit.trial, nlpd=math.inf, error=f"all rows would take {needed:.0f} s of {budget:g} s")
 
 
 def _reason(best: Trial, trials: tuple[Trial, ...], n_held_out: int) -> str:
-    others = ", ".join(f"{trial.approximation} {trial.nlpd:.3f}" for trial in trials if trial is not best)
+    others = ", ".join(
+        f"{trial.approximation} {f'{trial.nlpd:.3f}' if trial.error is None else trial.error}"
+        for trial in trials
+        if trial is not best
+    )
     return (
         f"{best.approximation} had the best NLPD on {n_held_out:,} held-out rows, {best.nlpd:.3f} ({others}), "
         f"after {best.seconds:.3g} s on {best.n_rows:,} rows"

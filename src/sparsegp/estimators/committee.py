@@ -46,8 +46,8 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         the noise varies: "vshgp" (f sparse) and "vhgp" (f exact).
     power : alpha of "pep" and "block-pep" experts.
     n_experts : number of experts; None gives about 500 rows each. k-means may end with a few more or less.
-    aggregation : "grbcm" | "rbcm" | "bcm" | "gpoe" | "poe", how their answers become one (docs/committees.md). None is
-        "rbcm" for experts that learn how the noise varies and "grbcm" for all others.
+    aggregation : "grbcm" | "rbcm" | "bcm" | "tpoe" | "gpoe" | "poe", how their answers become one (docs/committees.md).
+        None is "tpoe" for experts that learn how the noise varies and "grbcm" for all others.
     partition : "kmeans" (compact in the metric of the kernel) or "random"; fit(blocks=...) gives your own.
     n_inducing, inducing : inducing inputs of each sparse expert: "kmeans", "random", "greedy".
     noise_kernel, n_noise_inducing : of the log noise g of "vshgp" and "vhgp", as in HeteroscedasticGPRegressor.
@@ -220,7 +220,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
                 f"skip_tolerance must be at least 0 (ask everybody) and below 1; got {self.skip_tolerance!r}."
             )
         kind = ExpertKind.get(self.expert, self.power)
-        usual = "rbcm" if kind.noisy else "grbcm"
+        usual = "tpoe" if kind.noisy else "grbcm"
         return kind, aggregation.get(usual if self.aggregation is None else self.aggregation)
 
     def _new_rows(self, X: Any, blocks: ArrayLike | None) -> Tensor:

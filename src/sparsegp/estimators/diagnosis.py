@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -101,6 +102,7 @@ def without_names() -> Iterator[None]:
 
 def pit_values(model: Any, X: Array, y: Array) -> Array:
     """P(Y <= y) of each row under its prediction, the mixture where the noise is uncertain: uniform if it is right."""
+    model = model.plain()
     if isinstance(model, MixturePredictions):
         return model._mixture(X, None).cdf(y)
     return metrics.pit_values(y, *model.predict(X, return_std=True))
@@ -290,9 +292,13 @@ def diagnose(model: Any, X: Any, y: Any) -> list[Finding]:
 class DiagnosisMixin:
     """Mixin: `model.diagnose(X, y)`."""
 
+    @abstractmethod
+    def plain(self) -> Any:
+        """The estimator to judge."""
+
     def diagnose(self, X: Any, y: Any) -> list[Finding]:
         """Findings in plain words on rows with known targets, best rows the model has not seen."""
-        return diagnose(self, X, y)
+        return diagnose(self.plain(), X, y)
 
 
 def _list(names: list[str], chosen: Any) -> str:

@@ -17,6 +17,7 @@ from sparsegp.data import Block
 from sparsegp.errors import InputError
 from sparsegp.estimators import arrivals, families, validation
 from sparsegp.estimators.blocking import drop_weightless, labels_of_new, make_rows
+from sparsegp.estimators.budget import Budget
 from sparsegp.estimators.mixture import MixturePredictions, NoiseMixture
 from sparsegp.estimators.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
@@ -26,9 +27,13 @@ from sparsegp.estimators.starting_points import starting_noise_kernel, starting_
 from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
 from sparsegp.heteroscedastic.fitting import fit as fit_noisy
 from sparsegp.heteroscedastic.learning import NoisyModel
+from sparsegp.learning.deadline import is_over
+from sparsegp.learning.recorder import StepCallback
 from sparsegp.sources import to_block
 
 SUSPICIOUS_NOISE = 1e-4
+# Shares of a budget by whose ends the start and the hyper-parameters are learned; the rest is for inference.
+SURVEY_SHARE, LEARNING_SHARE = 0.3, 0.75
 
 
 class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
@@ -43,10 +48,13 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
     n_noise_inducing, noise_inducing : number of inducing inputs of g and how they are chosen.
     noise_mean : starting value of the mean of g, log of squared units of y; the value itself if `optimizer=None`.
     optimizer : "lbfgs" | None (hyper-parameters and inducing inputs stay as given).
-    learn_inducing : whether the inducing inputs of f and g are learned.
+    learn_inducing : whether the inducing inputs of f and g are learned. None: yes, but not for rows of the table with
+        blocks, which carry what is local (measured in docs/heteroscedastic.md).
     inference : "exact" (natural gradients, f eliminated), "lambda" (the paper's parameters, one a row; the same
         optimum, slower) or "stochastic" (SVSHGP: mini-batches; "vfe" only).
     batch_size, n_steps : of "stochastic".
+    time_budget : seconds that `fit` may take. Learning ends in time for inference, but that is from all rows: it takes
+        a few passes over them however short the budget is.
 
     Attributes
     ----------
@@ -69,10 +77,11 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
         noise_inducing: Any = "kmeans",
         noise_mean: float | None = None,
         optimizer: str | None = "lbfgs",
-        learn_inducing: bool = True,
+        learn_inducing: bool | None = None,
         inference: str = "exact",
         batch_size: int = 1024,
         n_steps: int = 2000,
+        time_budget: float | None = None,
         normalize: bool = True,
         random_state: Any = None,
         verbose: int = 0,
@@ -92,6 +101,7 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
         self.inference = inference
         self.batch_size = batch_size
         self.n_steps = n_steps
+        self.time_budget = time_budget
         self.normalize = normalize
         self.random_state = random_state
         self.verbose = verbose
@@ -115,19 +125,26 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
         block, labels = drop_weightless(to_block(batch, self._standardizer), blocks)
         listener = StepListener(self, self.verbose)
         with linalg.flushed_denormals():
-            model, stages = self._fit_block(row, block, labels, rng, listener)
+            model, stages = self._fit_block(row, block, labels, rng, listener, Budget(self.time_budget, started))
         listener.close()
         self.n_samples_seen_ = len(batch)
         self._store(model, block, {"stages": stages, "seconds": time.perf_counter() - started})
         return self
 
     def _fit_block(
-        self, row: Approximation, block: Block, labels: ArrayLike | None, rng: np.random.Generator, listener: Any
+        self,
+        row: Approximation,
+        block: Block,
+        labels: ArrayLike | None,
+        rng: np.random.Generator,
+        listener: StepListener,
+        budget: Budget,
     ) -> tuple[NoisyModel, list[Any]]:
         start = starting_point(self, self._standardizer, block, rng)
         noise_kernel = starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng)
         if self.optimizer is not None:
-            start = self._surveyed(block, start, rng, listener)
+            until = budget.deadline(SURVEY_SHARE)
+            start = self._surveyed(block, start, rng, lambda step: listener(step) or is_over(until))
         n_blocks = self._n_blocks(row, len(block))
         rows, self._blocking = make_rows(self._row, block, start.kernel, n_blocks, labels, rng)
         is_exact = row.family is Family.EXACT
@@ -145,23 +162,27 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
             n_inducing=1 if is_exact else self.n_inducing,
             n_noise_inducing=self.n_noise_inducing,
             learn=self.optimizer is not None,
-            learn_inducing=self.learn_inducing,
+            learn_inducing=not self._row.by_block if self.learn_inducing is None else self.learn_inducing,
             inference=self.inference,
             batch_size=self.batch_size,
             n_steps=self.n_steps,
             rng=rng,
             on_step=listener,
+            learn_until=budget.deadline(LEARNING_SHARE),
+            infer_until=budget.deadline(1.0),
         )
         model, stages = fit_noisy(problem)
         return model, [*start.stages, *stages]
 
-    def _surveyed(self, block: Block, start: families.Start, rng: np.random.Generator, listener: Any) -> families.Start:
+    def _surveyed(
+        self, block: Block, start: families.Start, rng: np.random.Generator, on_step: StepCallback
+    ) -> families.Start:
         """A homoscedastic start. One that calls everything signal would leave g at its floor, where it stays."""
         if self._row.by_block:
-            found = families.scout(block, start, "lbfgs", rng, listener)
+            found = families.scout(block, start, "lbfgs", rng, on_step)
             if found.stopped or found.noise_var > SUSPICIOUS_NOISE * (float(block.y.var(correction=0)) or 1.0):
                 return found
-        return families.survey(block, start, "lbfgs", rng, listener)
+        return families.survey(block, start, "lbfgs", rng, on_step)
 
     def _checked_parameters(self) -> Approximation:
         validation.require_choice("inference", self.inference, INFERENCE)
@@ -170,6 +191,8 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
             validation.positive_count(name, getattr(self, name))
         if self.n_blocks is not None:
             validation.positive_count("n_blocks", self.n_blocks)
+        if self.time_budget is not None:
+            validation.positive_number("time_budget", self.time_budget)
         if self.noise_mean is not None and not math.isfinite(self.noise_mean):
             raise InputError(f"noise_mean is the log of a noise variance: a finite number; got {self.noise_mean!r}.")
         row = approximations.get(self.approximation, self.power)

@@ -10,10 +10,8 @@ from sparsegp.approximations import Approximation
 from sparsegp.errors import NegativeVarianceError
 from sparsegp.estimators import arrivals
 from sparsegp.estimators.blocking import Blocking, labels_of_new
-from sparsegp.estimators.families import Fitted
 from sparsegp.estimators.predictions import Array, GaussianPredictions
 from sparsegp.estimators.standardizer import Standardizer
-from sparsegp.estimators.stream_state import Streamed
 
 
 class LatentPredictions(GaussianPredictions):
@@ -21,7 +19,7 @@ class LatentPredictions(GaussianPredictions):
 
     n_features_in_: int
     noise_var_: float
-    _fitted: Fitted | Streamed
+    _fitted: Any
     _row: Approximation
     _blocking: Blocking | None
     _standardizer: Standardizer

@@ -46,6 +46,7 @@ class PersistenceMixin:
 def save(model: Any, path: str | os.PathLike[str]) -> None:
     """`model.save(path)`."""
     check_is_fitted(model)
+    model = model.plain()
     encoder = Encoder(SAVED, ENUMS)
     parameters = {name: _portable(name, value) for name, value in model.get_params(deep=False).items()}
     description = {

@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.base import clone
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -19,6 +18,8 @@ from sparsegp.errors import InputError
 from sparsegp.estimators import arrivals, choosing, clusters, families, out_of_core, validation
 from sparsegp.estimators.anytime import AnytimeMixin
 from sparsegp.estimators.blocking import Blocking, drop_weightless
+from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
+from sparsegp.estimators.noisy_choice import NoisyChoicePredictions, NoisyFit
 from sparsegp.estimators.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.shell import Estimator
@@ -35,6 +36,7 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 class SparseGPRegressor(
+    NoisyChoicePredictions,
     StreamingMixin,
     AnytimeMixin,
     Estimator,
@@ -49,7 +51,7 @@ class SparseGPRegressor(
         class sees standardised inputs then.
     approximation : name of a row of the table, or a mapping of names to weights (a linear combination)
         "exact" "sod" "sor" "dtc" "fitc" "fic" "pitc" "pic" "vfe" "pep" "block-pep" "nystrom". "auto" takes the best of
-        some of them on held-out rows and says why in info_["choice"].
+        some of them, and of models with learned noise, on held-out rows and says why in info_["choice"].
     power : alpha of "pep" and "block-pep", from 0 (vfe) to 1 (fitc, pitc).
     n_inducing, inducing : number of inducing inputs ("auto": by rows and budget) and how they are chosen: "kmeans",
         "random", "greedy", or an array.
@@ -180,12 +182,13 @@ class SparseGPRegressor(
         left = None
         if self.time_budget is not None:
             left = max(self.time_budget - (time.perf_counter() - started), LEAST_BUDGET_LEFT * self.time_budget)
-        best = clone(self).set_params(
-            approximation=choice.approximation, n_inducing=choice.n_inducing, time_budget=left
-        )
-        best.fit(batch.X, batch.y, noise_var=batch.noise_var, sample_weight=batch.weight)
-        names = self.get_params(deep=False).keys() | {"n_features_in_", "feature_names_in_"}
+        best = choosing.made(self, choice.approximation, choice.n_inducing, left)
+        known = {} if batch.noise_var is None else {"noise_var": batch.noise_var}
+        best.fit(batch.X, batch.y, sample_weight=batch.weight, **known)
+        names = best.get_params(deep=False).keys() | {"n_features_in_", "feature_names_in_", "log_evidence_"}
         self.__dict__.update({name: value for name, value in vars(best).items() if name not in names})
+        if isinstance(best, HeteroscedasticGPRegressor):
+            self._fitted = NoisyFit(best)
         self.info_ |= {"choice": choice.report(), "seconds": time.perf_counter() - started}
         return self
 

@@ -1,7 +1,7 @@
 """What every estimator of the package is to scikit-learn, and what it can do whatever its model: save and diagnose."""
 
 from copy import deepcopy
-from typing import Self
+from typing import Any, Self
 
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
@@ -13,6 +13,10 @@ from sparsegp.estimators.progress import CallbackSupportMixin
 
 class Estimator(CallbackSupportMixin, PersistenceMixin, DiagnosisMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn regressor with callbacks, `save`, `diagnose` and `to_local`."""
+
+    def plain(self) -> Any:
+        """The estimator whose fitted state this one's predictions come from: itself, unless it has chosen another."""
+        return self
 
     def to_local(self) -> Self:
         """A fitted copy for this process alone: it needs no cluster and no dask, wherever it was fitted."""

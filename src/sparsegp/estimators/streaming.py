@@ -20,6 +20,7 @@ from sparsegp.estimators import arrivals, clusters, local_rows, validation
 from sparsegp.estimators.blocking import Blocking, drop_weightless, require_blocks
 from sparsegp.estimators.families import Fitted
 from sparsegp.estimators.kept_rows import KeptRows
+from sparsegp.estimators.noisy_choice import NoisyFit
 from sparsegp.estimators.standardizer import Standardizer
 from sparsegp.estimators.stream_state import Streamed
 from sparsegp.sources import Batch
@@ -34,7 +35,7 @@ class StreamingMixin:
     info_: dict[str, Any]
     n_samples_seen_: int
     noise_var_: float
-    _fitted: Fitted | Streamed
+    _fitted: Fitted | Streamed | NoisyFit
     _fit_rows: KeptRows | None
     _n_fit_rows: int
     _known_noise: bool
@@ -182,6 +183,11 @@ class StreamingMixin:
     def _streamed(self) -> Streamed:
         """The state to update, made from the fit at the first update."""
         _require_statistics(self._row)
+        if isinstance(self._fitted, NoisyFit):
+            raise InputError(
+                "approximation='auto' has chosen a model with learned noise, which takes no rows in and gives none "
+                "back (info_['choice'] says why). Fit again with all rows, or name an approximation, as 'pic'."
+            )
         if isinstance(self._fitted, Streamed):
             streamed = self._fitted
         else:

@@ -14,6 +14,7 @@ from sparsegp.engines import batch
 from sparsegp.heteroscedastic.coupling import noise_slopes, row_weights, with_noise
 from sparsegp.heteroscedastic.held_prior import HeldPrior
 from sparsegp.heteroscedastic.noise_process import NoiseProcess, NoiseSlopes
+from sparsegp.learning.deadline import Deadline, is_over
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.prior import SparsePrior
 
@@ -84,19 +85,27 @@ def natural_ascent(
     *,
     tolerance: float = 1e-7,
     max_steps: int = 50,
+    deadline: Deadline | None = None,
 ) -> Ascent:
     """Maximise F over q(g_u): full steps, halved while F falls and doubled afterwards (math: section 5.3).
 
-    Ends when a step gains less than `tolerance` a row.
+    Ends when a step gains less than `tolerance` a row, or with the step during which the time is up.
     """
     held = replace(process, prior=HeldPrior.of(process.prior))
-    found = _ascend(HeldPrior.of(f_prior), held, rows, tolerance, max_steps)
+    found = _ascend(HeldPrior.of(f_prior), held, rows, tolerance, max_steps, deadline)
     end = found.state
     plain = replace(end, f_prior=f_prior, process=replace(end.process, prior=process.prior))
     return replace(found, state=plain)
 
 
-def _ascend(f_prior: SparsePrior, process: NoiseProcess, rows: Rows, tolerance: float, max_steps: int) -> Ascent:
+def _ascend(
+    f_prior: SparsePrior,
+    process: NoiseProcess,
+    rows: Rows,
+    tolerance: float,
+    max_steps: int,
+    deadline: Deadline | None,
+) -> Ascent:
     state = BoundState.evaluate(f_prior, process, rows)
     slopes = state.slopes()
     step, evaluations = 1.0, 1
@@ -114,5 +123,7 @@ def _ascend(f_prior: SparsePrior, process: NoiseProcess, rows: Rows, tolerance: 
         state, slopes = candidate, candidate.slopes()
         if gain <= tolerance * step * len(rows):
             return Ascent(state, slopes, evaluations, True)
+        if is_over(deadline):
+            break
         step = min(1.0, 2.0 * step)
     return Ascent(state, slopes, evaluations, False)

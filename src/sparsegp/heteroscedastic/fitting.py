@@ -15,8 +15,10 @@ from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
 from sparsegp.heteroscedastic.learning import NoisyModel
 from sparsegp.heteroscedastic.starting_values import NoiseStart, local_noise_start, noise_start
 from sparsegp.kernels import Kernel
+from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Limits
 from sparsegp.learning.recorder import LearningResult, StepCallback
+from sparsegp.posterior import InducingPosterior
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class NoisyProblem:
     n_steps: int
     rng: np.random.Generator
     on_step: StepCallback | None = None
+    learn_until: Deadline | None = None
+    infer_until: Deadline | None = None
 
 
 Fit = tuple[NoisyModel, list[LearningResult]]
@@ -91,20 +95,36 @@ def _hyperparameters(
 def _fit_exact(problem: NoisyProblem, start: NoiseStart) -> Fit:
     hyper = _hyperparameters(problem, start)
     if not problem.learn:
-        return learning.infer(problem.rows, problem.row, hyper, problem.limits, None), []
+        return _inferred(problem, hyper, None), []
     stages, q = learning.learn(
-        problem.rows, problem.row, hyper, problem.limits, rng=problem.rng, on_step=problem.on_step
+        problem.rows,
+        problem.row,
+        hyper,
+        problem.limits,
+        rng=problem.rng,
+        on_step=problem.on_step,
+        deadline=problem.learn_until,
     )
-    return learning.infer(problem.rows, problem.row, hyper, problem.limits, q), stages
+    return _inferred(problem, hyper, q), stages
+
+
+def _inferred(problem: NoisyProblem, hyper: JointHyperparameters, q: InducingPosterior | None) -> NoisyModel:
+    return learning.infer(problem.rows, problem.row, hyper, problem.limits, q, problem.infer_until)
 
 
 def _fit_lambda(problem: NoisyProblem, start: NoiseStart) -> Fit:
     hyper = _hyperparameters(problem, start, learning.starting_lambda(problem.rows))
     iterations = (learning.LAMBDA_ITERATIONS, learning.ALL_ITERATIONS if problem.learn else 0)
     stages = learning.learn_lambda(
-        problem.rows, problem.row, hyper, problem.limits, on_step=problem.on_step, iterations=iterations
+        problem.rows,
+        problem.row,
+        hyper,
+        problem.limits,
+        on_step=problem.on_step,
+        deadline=problem.learn_until,
+        iterations=iterations,
     )
-    return learning.infer_lambda(problem.rows, problem.row, hyper, problem.limits), stages
+    return learning.infer_lambda(problem.rows, problem.row, hyper, problem.limits, problem.infer_until), stages
 
 
 def _fit_stochastic(problem: NoisyProblem, start: NoiseStart) -> Fit:
@@ -121,8 +141,9 @@ def _fit_stochastic(problem: NoisyProblem, start: NoiseStart) -> Fit:
         n_steps=problem.n_steps,
         rng=problem.rng,
         on_step=problem.on_step,
+        deadline=problem.learn_until,
     )
-    return learning.infer(problem.rows, problem.row, hyper, problem.limits, q), [result]
+    return _inferred(problem, hyper, q), [result]
 
 
 _FITTERS: Mapping[str, Callable[[NoisyProblem, NoiseStart], Fit]] = {

@@ -1,8 +1,8 @@
 """Learning a heteroscedastic model by stages: small subsets first, all rows last; then q(g_u) on all rows."""
 
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,14 +16,15 @@ from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
 from sparsegp.heteroscedastic.noise_process import NoiseProcess
 from sparsegp.heteroscedastic.objective import LambdaBound, ProfiledBound
 from sparsegp.learning import lbfgs
+from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Limits
-from sparsegp.learning.progressive import BLOCKS, POINTS, Schedule, nested_subsets
+from sparsegp.learning.progressive import BLOCKS, POINTS, Schedule, climb, nested_subsets, staged
 from sparsegp.learning.recorder import LearningResult, StepCallback
 from sparsegp.posterior import InducingPosterior, LatentPosterior
 
 # An evaluation of the profiled bound costs as much as several of the homoscedastic one.
 POINT_STAGES = replace(POINTS, first_rows=4096, first_iterations=60, last_row_visits=1e6, tolerance=1e-5)
-BLOCK_STAGES = replace(BLOCKS, first_iterations=30, first_rows=8192, most_rows=8192, last_row_visits=5e4)
+BLOCK_STAGES = replace(BLOCKS, first_iterations=10, first_rows=8192, most_rows=8192, last_row_visits=5e4)
 FINAL_TOLERANCE, FINAL_STEPS = 1e-8, 50
 LAMBDA_ITERATIONS, ALL_ITERATIONS = 30, 70
 
@@ -50,26 +51,22 @@ def learn(
     rng: np.random.Generator,
     schedule: Schedule | None = None,
     on_step: StepCallback | None = None,
+    deadline: Deadline | None = None,
 ) -> tuple[list[LearningResult], InducingPosterior | None]:
     """Climb the profiled bound in place, by stages; one result a stage, and q(g_u) of the last one."""
     schedule = schedule or (BLOCK_STAGES if row.by_block else POINT_STAGES)
     subsets = list(nested_subsets(rows, row, schedule, rng))
-    plan = [(subset, schedule.iterations(k, len(subsets), len(rows))) for k, subset in enumerate(subsets)]
-    warm_up = [(subsets[0], schedule.warm_up_iterations)] if schedule.warm_up_iterations else []
-    results: list[LearningResult] = []
-    q: InducingPosterior | None = None
-    for step, (subset, iterations) in enumerate(warm_up + plan):
-        held = step < len(warm_up) or (row.by_block and len(subset) < len(rows))
-        objective = ProfiledBound(subset, row, limits.noise_var, q=q)
-        with hyper.inducing_held() if held else nullcontext():
-            result = lbfgs.maximize(
-                objective, hyper, limits, max_iterations=iterations, tolerance=schedule.tolerance, on_step=on_step
-            )
-        q = objective.q
-        results.append(result)
-        if result.stopped:
-            break
-    return results, q
+    objectives: list[ProfiledBound] = []
+
+    def objective(k: int) -> ProfiledBound:
+        """Its ascents start from the q that the stage before it has found."""
+        q = objectives[-1].q if objectives else None
+        objectives.append(ProfiledBound(subsets[k], row, limits.noise_var, q=q))
+        return objectives[-1]
+
+    stages = staged(objective, [len(subset) for subset in subsets], len(rows), schedule, row)
+    results = climb(stages, hyper, limits, "lbfgs", schedule.tolerance, on_step, deadline)
+    return results, objectives[-1].q
 
 
 def learn_lambda(
@@ -79,15 +76,17 @@ def learn_lambda(
     limits: Limits,
     *,
     on_step: StepCallback | None = None,
+    deadline: Deadline | None = None,
     iterations: tuple[int, int] = (LAMBDA_ITERATIONS, ALL_ITERATIONS),
 ) -> list[LearningResult]:
     """The two stages of the paper (001 sec. V): Lambda alone, then Lambda and all hyper-parameters together."""
     objective = LambdaBound(rows, row, limits.noise_var)
+    watched: dict[str, Any] = {"on_step": on_step, "deadline": deadline}
     with hyper.only_lambda():
-        first = lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[0], on_step=on_step)
+        first = lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[0], **watched)
     if first.stopped:
         return [first]
-    return [first, lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[1], on_step=on_step)]
+    return [first, lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[1], **watched)]
 
 
 def starting_lambda(rows: Rows) -> torch.Tensor:
@@ -95,18 +94,26 @@ def starting_lambda(rows: Rows) -> torch.Tensor:
     return (0.5 * row_weights(rows.all)).log()
 
 
-def infer_lambda(rows: Rows, row: Approximation, hyper: JointHyperparameters, limits: Limits) -> NoisyModel:
+def infer_lambda(
+    rows: Rows, row: Approximation, hyper: JointHyperparameters, limits: Limits, deadline: Deadline | None = None
+) -> NoisyModel:
     """As `infer`, from the q(g_u) of the learned Lambda."""
     start = LambdaBound(rows, row, limits.noise_var).state(hyper)
-    return infer(rows, row, hyper, limits, start.process.q)
+    return infer(rows, row, hyper, limits, start.process.q, deadline)
 
 
 def infer(
-    rows: Rows, row: Approximation, hyper: JointHyperparameters, limits: Limits, q: InducingPosterior | None
+    rows: Rows,
+    row: Approximation,
+    hyper: JointHyperparameters,
+    limits: Limits,
+    q: InducingPosterior | None,
+    deadline: Deadline | None = None,
 ) -> NoisyModel:
     """q(g_u) on all rows by natural ascent from a given one (None: its prior), then f with the noise it gives."""
     started = time.perf_counter()
-    return _model(ProfiledBound(rows, row, limits.noise_var, FINAL_TOLERANCE, FINAL_STEPS, q=q).ascend(hyper), started)
+    bound = ProfiledBound(rows, row, limits.noise_var, FINAL_TOLERANCE, FINAL_STEPS, q=q, deadline=deadline)
+    return _model(bound.ascend(hyper), started)
 
 
 def _model(ascent: Ascent, started: float) -> NoisyModel:

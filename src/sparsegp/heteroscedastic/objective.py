@@ -13,6 +13,7 @@ from sparsegp.heteroscedastic.bound import Ascent, BoundState, natural_ascent
 from sparsegp.heteroscedastic.coupling import row_weights
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
 from sparsegp.heteroscedastic.noise_process import NoiseProcess, NoiseSlopes
+from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective
 from sparsegp.posterior import InducingPosterior
@@ -55,6 +56,7 @@ class ProfiledBound:
     tolerance: float = 1e-5
     max_steps: int = 10
     q: InducingPosterior | None = None
+    deadline: Deadline | None = None
     best: float = -torch.inf
     jitters: _Jitters = field(default_factory=_Jitters)
 
@@ -67,7 +69,14 @@ class ProfiledBound:
         with torch.no_grad():
             f_prior, process = _priors(hyper, self.row, self.limits, self.jitters)
             start = process if self.q is None else process.with_q(self.q)
-            ascent = natural_ascent(f_prior, start, self.rows, tolerance=self.tolerance, max_steps=self.max_steps)
+            ascent = natural_ascent(
+                f_prior,
+                start,
+                self.rows,
+                tolerance=self.tolerance,
+                max_steps=self.max_steps,
+                deadline=self.deadline,
+            )
         if ascent.state.value > self.best:
             self.best, self.q = ascent.state.value, ascent.state.process.q
         return ascent

@@ -22,6 +22,7 @@ from sparsegp.heteroscedastic.coupling import row_weights
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
 from sparsegp.heteroscedastic.noise_process import NoiseProcess, natural_step
 from sparsegp.kernels import Kernel
+from sparsegp.learning.deadline import OUT_OF_TIME, Deadline, is_over
 from sparsegp.learning.hyperparameters import Limits
 from sparsegp.learning.recorder import LearningResult, LearningStep, StepCallback
 from sparsegp.posterior import InducingPosterior
@@ -130,10 +131,11 @@ def learn(
     n_steps: int,
     rng: np.random.Generator,
     on_step: StepCallback | None = None,
+    deadline: Deadline | None = None,
 ) -> tuple[InducingPosterior, LearningResult]:
     """Run the stochastic iteration; hyper-parameters are learned in place, q(g_u) is returned."""
     started = time.perf_counter()
-    state, smoothed, stopped, t = initial(hyper, row, limits), math.nan, False, 0
+    state, smoothed, reason, stopped, t = initial(hyper, row, limits), math.nan, "iteration limit", False, 0
     learned = [p for p in hyper.parameters() if p.requires_grad]
     adam = torch.optim.Adam(learned, lr=ADAM_RATE, maximize=True) if learned else None
     box = _box(hyper, limits)
@@ -150,10 +152,12 @@ def learn(
             hyper.load_vector(np.clip(hyper.vector(), *box))
             state = _rebuilt(state, hyper, row, limits)
         if on_step is not None and on_step(LearningStep(smoothed, len(rows), t, time.perf_counter() - started)):
-            stopped = True
+            reason, stopped = "stopped by the caller", True
+            break
+        if is_over(deadline):
+            reason = OUT_OF_TIME
             break
     seconds = time.perf_counter() - started
-    reason = "stopped by the caller" if stopped else "iteration limit"
     return state.process.q, LearningResult(smoothed, len(rows), t, t, seconds, reason, stopped)
 
 

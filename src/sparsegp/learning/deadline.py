@@ -32,3 +32,8 @@ class Deadline:
         started = self.clock()
         yield
         self.seconds_per_row = (self.clock() - started) / n_rows
+
+
+def is_over(deadline: Deadline | None) -> bool:
+    """Whether there is a deadline and it has passed."""
+    return deadline is not None and deadline.clock() >= deadline.at

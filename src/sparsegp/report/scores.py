@@ -15,6 +15,7 @@ def scores(model: Any, X: Array, y: Array) -> dict[str, float]:
     """RMSE, R^2, NLPD, CRPS, and coverage and mean width of the 95 % interval."""
     mean, std = model.predict(X, return_std=True)
     lower, upper = model.predict_interval(X, 0.95)
+    model = model.plain()
     is_mixture = isinstance(model, MixturePredictions)
     rmse = metrics.rmse(y, mean)
     return {
