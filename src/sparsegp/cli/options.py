@@ -10,7 +10,7 @@ from sparsegp.errors import InputError
 
 # Written out so that completion answers without torch; the tests hold them against the package.
 MODELS = ("sparse", "heteroscedastic", "committee")
-KERNELS = ("se", "matern12", "matern32", "matern52", "rq")
+KERNELS = ("se", "matern12", "matern32", "matern52", "rq", "auto")
 OPTIMIZERS = ("lbfgs", "srgp", "adam")
 APPROXIMATIONS = (
     "vfe",
@@ -88,7 +88,9 @@ Approximations = Annotated[
         autocompletion=beginning(APPROXIMATIONS),
     ),
 ]
-Kernel = Annotated[str, typer.Option(help="se, matern12, matern32, matern52 or rq.", autocompletion=beginning(KERNELS))]
+Kernel = Annotated[
+    str, typer.Option(help="se, matern12, matern32, matern52, rq or auto.", autocompletion=beginning(KERNELS))
+]
 Inducing = Annotated[
     Any,
     typer.Option(

@@ -45,8 +45,9 @@ class SparseGPRegressor(
 
     Parameters
     ----------
-    kernel : "se" | "matern12" | "matern32" | "matern52" | "rq" | Kernel | scikit-learn kernel
-        A name starts from median distances with one lengthscale per column. The parameters of a built-in Kernel object
+    kernel : "se" | "matern12" | "matern32" | "matern52" | "rq" | "auto" | Kernel | scikit-learn kernel
+        A name starts from median distances with one lengthscale per column; "auto" takes the se or Matern kernel by
+        which neighbouring rows predict each other best. The parameters of a built-in Kernel object
         (or of a scikit-learn kernel) are in the units of the data, also with `normalize=True`; a kernel of your own
         class sees standardised inputs then.
     approximation : name of a row of the table, or a mapping of names to weights (a linear combination)

@@ -3,10 +3,13 @@
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from sparsegp.data import Block
+from sparsegp.errors import InputError
 from sparsegp.estimators import validation
 from sparsegp.estimators.families import Start
+from sparsegp.estimators.kernel_choice import AUTO, CANDIDATES, best_start
 from sparsegp.estimators.standardizer import Standardizer
 from sparsegp.kernels import Kernel, as_kernel
 from sparsegp.kernels import get as kernel_class
@@ -18,6 +21,8 @@ def starting_point(estimator: Any, units: Standardizer, block: Block, rng: np.ra
 
     A kernel's name starts from median distances; noise that is not given, from the differences between neighbours.
     """
+    if isinstance(estimator.kernel, str) and estimator.kernel == AUTO:
+        return _chosen(estimator, units, block, rng)
     kernel, noise_var = _kernel_and_noise(estimator.kernel, units, block, rng)
     if not isinstance(estimator.kernel, str) and estimator.normalize and estimator.optimizer is not None:
         validation.warn_of_odd_lengthscales(kernel)
@@ -27,6 +32,20 @@ def starting_point(estimator: Any, units: Standardizer, block: Block, rng: np.ra
     return Start(
         kernel.to(block.X.device), neighbour_noise_var(block.X, block.y, rng) if noise_var is None else noise_var
     )
+
+
+def _chosen(estimator: Any, units: Standardizer, block: Block, rng: np.random.Generator) -> Start:
+    if estimator.optimizer is None:
+        raise InputError("kernel='auto' is chosen by learning, and optimizer=None learns nothing: name the kernel.")
+    seed = int(rng.integers(2**31))
+
+    def start(name: str) -> Start:
+        named = clone(estimator).set_params(kernel=name)
+        return starting_point(named, units, block, np.random.default_rng(seed))
+
+    # learning changes a start in place
+    best = best_start({name: start(name) for name in CANDIDATES}, block, rng)
+    return start(best)
 
 
 def starting_noise_kernel(kernel: Any, units: Standardizer, block: Block, rng: np.random.Generator) -> Kernel:

@@ -1,0 +1,39 @@
+"""`kernel="auto"`: the kernel by which exact GPs on neighbourhoods predict rows they have not seen best."""
+
+import numpy as np
+import torch
+
+from sparsegp.committee import neighbourhoods
+from sparsegp.data import Block
+from sparsegp.errors import FactorizationError
+from sparsegp.estimators.families import Start, limits_of
+from sparsegp.learning.hyperparameters import Hyperparameters
+
+AUTO = "auto"
+CANDIDATES = ("matern32", "matern52", "se", "matern12")
+ROUNDS = neighbourhoods.Rounds(counts=(8,), n_rows=300, iterations=20, n_judged=160, n_neighbours=64)
+MOST_ROWS = 100_000
+
+
+def best_start(starts: dict[str, Start], block: Block, rng: np.random.Generator) -> str:
+    """The name of the start with the best score. All of them see the same neighbourhoods and the same held-out rows."""
+    if len(block) > MOST_ROWS:
+        block = block.take(torch.from_numpy(np.sort(rng.choice(len(block), MOST_ROWS, replace=False))))
+    seed = int(rng.integers(2**31))
+    scores = {name: _score(start, block, np.random.default_rng(seed)) for name, start in starts.items()}
+    return max(scores, key=lambda name: scores[name])
+
+
+def _score(start: Start, block: Block, rng: np.random.Generator) -> float:
+    """Mean log density of held-out rows given their neighbours, after a short round of learning."""
+    hyper = Hyperparameters(
+        start.kernel, start.noise_var, block.X[:1], learn_noise=block.noise_var is None, learn_inducing=False
+    )
+    try:
+        neighbourhoods.learn(block, hyper, limits_of(block, start.noise_var), optimizer="lbfgs", rng=rng, rounds=ROUNDS)
+        hyper.clear_gradient()
+        judged = torch.from_numpy(rng.choice(len(block), min(ROUNDS.n_judged, len(block)), replace=False))
+        with torch.no_grad():
+            return neighbourhoods.held_out_log_density(block, hyper, judged, ROUNDS.n_neighbours)
+    except FactorizationError:
+        return -np.inf

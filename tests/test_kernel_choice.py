@@ -1,0 +1,66 @@
+"""kernel="auto": smooth data get a smooth kernel, rough data a rough one; the rest of the fit is that of its name."""
+
+import numpy as np
+import pytest
+import torch
+
+from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
+from sparsegp.estimators import kernel_choice
+
+
+def drawn(kernel, n=250, noise_std=0.05, seed=0):
+    """Rows of a function drawn from a kernel."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 6, (n, 1))
+    covariance = kernel(torch.from_numpy(X)).detach().numpy() + 1e-10 * np.eye(n)
+    return X, np.linalg.cholesky(covariance) @ rng.standard_normal(n) + noise_std * rng.standard_normal(n)
+
+
+ROUGH, SMOOTH = kernels.Matern12(1.0, [1.0]), kernels.SquaredExponential(1.0, [1.0])
+
+
+@pytest.mark.parametrize(("kernel", "allowed"), [(ROUGH, ("Matern12",)), (SMOOTH, ("SquaredExponential", "Matern52"))])
+def test_the_kernel_follows_the_data(kernel, allowed):
+    model = SparseGPRegressor(kernel="auto", n_inducing=20, random_state=0).fit(*drawn(kernel))
+    assert type(model.kernel_).__name__ in allowed
+    assert model.kernel == "auto"
+
+
+def test_the_fit_is_that_of_the_chosen_kernel():
+    X, y = drawn(ROUGH)
+    model = SparseGPRegressor(kernel="auto", n_inducing=15, random_state=0).fit(X, y)
+    named = SparseGPRegressor(kernel="matern12", n_inducing=15, random_state=0).fit(X, y)
+    assert model.log_evidence_ == pytest.approx(named.log_evidence_, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        HeteroscedasticGPRegressor(kernel="auto", n_inducing=10, n_noise_inducing=5, random_state=0),
+        CommitteeGPRegressor(kernel="auto", n_experts=2, random_state=0),
+    ],
+    ids=["heteroscedastic", "committee"],
+)
+def test_every_estimator_has_it(model):
+    X, y = drawn(SMOOTH, 150)
+    model.fit(X, y)
+    assert np.corrcoef(model.predict(X), y)[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_few_rows(n):
+    X, y = drawn(SMOOTH, n)
+    assert np.isfinite(
+        SparseGPRegressor(kernel="auto", approximation="exact", random_state=0).fit(X, y).predict(X)
+    ).all()
+
+
+def test_many_rows_are_sampled(monkeypatch):
+    monkeypatch.setattr(kernel_choice, "MOST_ROWS", 200)
+    model = SparseGPRegressor(kernel="auto", n_inducing=10, random_state=0).fit(*drawn(ROUGH, 400))
+    assert type(model.kernel_).__name__ in ("Matern12", "Matern32")
+
+
+def test_nothing_learned_nothing_chosen():
+    with pytest.raises(InputError, match="name the kernel"):
+        SparseGPRegressor(kernel="auto", optimizer=None, noise_var=0.1).fit(*drawn(SMOOTH, 20))
