@@ -19,7 +19,7 @@ from sparsegp import kernels
 from sparsegp.approximations import get
 from sparsegp.data import Block, Rows
 from sparsegp.distributed import DaskObjective, surveyed
-from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective, Objective
 from sparsegp.sources import open_source

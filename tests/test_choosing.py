@@ -5,7 +5,7 @@ import pytest
 
 from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, load
 from sparsegp.cli import options
-from sparsegp.estimators import choosing
+from sparsegp.estimators.choices import choosing
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import sparsegp
 from sparsegp import InputError, approximations
 from sparsegp.cli import app, options, tables
-from sparsegp.estimators import batch_log
+from sparsegp.estimators.updating import batch_log
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learning.progressive import OPTIMIZERS
 

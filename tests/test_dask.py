@@ -17,8 +17,8 @@ from problems import INDUCING_ROWS, KERNELS, agree, get_row
 from sparsegp import InputError, SparseGPRegressor
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
-from sparsegp.estimators.blocking import Blocking, make_rows
-from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.incoming.blocking import Blocking, make_rows
+from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective
 from sparsegp.partition import Partition

@@ -19,7 +19,7 @@ from problems import CHANGES, Problem, agree, get_row, random_problem
 from sparsegp.data import Block, Rows
 from sparsegp.engines import anytime_run, streamed
 from sparsegp.errors import InputError
-from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.partition import block_slices, kmeans_partition
 from sparsegp.sources import DiskBlocks, ModelRows, nearest_block, open_source, random_block, survey, write_blocks
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sparsegp import InputError
-from sparsegp.estimators.anytime import Progress
+from sparsegp.estimators.stepping.anytime import Progress
 
 pytest.importorskip("matplotlib").use("Agg")
 

@@ -10,9 +10,9 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from sparsegp import InputError, SparseGPRegressor, approximations, metrics
 from sparsegp.engines import anytime_run, batch, pace
-from sparsegp.estimators import anytime_fit, sketches
 from sparsegp.estimators.families import INTERRUPTED
-from sparsegp.estimators.stepwise import stepwise
+from sparsegp.estimators.stepping import anytime_fit, sketches
+from sparsegp.estimators.stepping.stepwise import stepwise
 from sparsegp.learning import recorder
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.prior import SparsePrior

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
-from sparsegp.estimators import kernel_choice
+from sparsegp.estimators.choices import kernel_choice
 
 
 def drawn(kernel, n=250, noise_std=0.05, seed=0):

@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from sparsegp import InputError
-from sparsegp.estimators.mixture import MixturePredictions, NoiseMixture
+from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixture
 
 
 def mixture(n: int = 7, g_var: float = 0.8) -> NoiseMixture:

@@ -25,9 +25,9 @@ from sparsegp import (
     SparseGPRegressor,
     kernels,
 )
-from sparsegp.estimators import batch_log
-from sparsegp.estimators.emptied import emptied
-from sparsegp.estimators.persistence import save
+from sparsegp.estimators.saving.persistence import save
+from sparsegp.estimators.updating import batch_log
+from sparsegp.estimators.updating.emptied import emptied
 from sparsegp.io import model_file
 from sparsegp.io.records import Decoder, Encoder
 

@@ -6,7 +6,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
-from sparsegp.estimators import out_of_core
+from sparsegp.estimators.incoming import out_of_core
 
 N_ROWS = 3000
 

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsegp.errors import InputError
-from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.sources import Source, open_source, survey
 from sparsegp.sources.moments import Moments
 from sparsegp.sources.prefetch import prefetched

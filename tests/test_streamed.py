@@ -16,7 +16,7 @@ from sparsegp import approximations, kernels, threads
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch, streamed
 from sparsegp.errors import InputError
-from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.learning import direct, lbfgs
 from sparsegp.learning.hyperparameters import Limits
 from sparsegp.learning.objective import CollapsedObjective

@@ -7,7 +7,7 @@ import torch
 from sparsegp import InputError, SparseGPRegressor, approximations
 from sparsegp.data import Block, Rows
 from sparsegp.engines import anytime, anytime_run, batch
-from sparsegp.estimators import anytime_fit, budget, reach
+from sparsegp.estimators.stepping import anytime_fit, budget, reach
 from sparsegp.kernels import SquaredExponential
 from sparsegp.learning import lbfgs, progressive
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline, OutOfTime

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparsegp import kernels, metrics
     from sparsegp.errors import FactorizationError, FingerprintError, InputError, ModelFileError, SparseGPError
-    from sparsegp.estimators.anytime import Progress
     from sparsegp.estimators.committee import CommitteeGPRegressor
     from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
-    from sparsegp.estimators.loading import load
     from sparsegp.estimators.regressor import SparseGPRegressor
+    from sparsegp.estimators.saving.loading import load
+    from sparsegp.estimators.stepping.anytime import Progress
     from sparsegp.planning import plan
 
     __version__: str
@@ -39,10 +39,10 @@ _HOMES = {
     "HeteroscedasticGPRegressor": "sparsegp.estimators.heteroscedastic",
     "InputError": "sparsegp.errors",
     "ModelFileError": "sparsegp.errors",
-    "Progress": "sparsegp.estimators.anytime",
+    "Progress": "sparsegp.estimators.stepping.anytime",
     "SparseGPError": "sparsegp.errors",
     "SparseGPRegressor": "sparsegp.estimators.regressor",
-    "load": "sparsegp.estimators.loading",
+    "load": "sparsegp.estimators.saving.loading",
     "plan": "sparsegp.planning",
 }
 _MODULES = ("kernels", "metrics")

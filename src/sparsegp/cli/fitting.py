@@ -89,7 +89,7 @@ def _fit_and_save(
     settings: Settings, source: "Source", target: str, output: Path, time_budget: float | None, as_json: bool
 ) -> None:
     from sparsegp.cli.watching import watched
-    from sparsegp.estimators import batch_log
+    from sparsegp.estimators.updating import batch_log
 
     model, started = settings.estimator(), time.perf_counter()
     with watched(model, time_budget, quiet=as_json or settings.verbose) as watcher:

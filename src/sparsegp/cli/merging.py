@@ -19,8 +19,9 @@ def merge(
     if len(models) < 2:
         raise InputError("merge takes at least two model files.")
     import sparsegp
-    from sparsegp.estimators import batch_log, persistence
-    from sparsegp.estimators.streaming import StreamingMixin
+    from sparsegp.estimators.saving import persistence
+    from sparsegp.estimators.updating import batch_log
+    from sparsegp.estimators.updating.streaming import StreamingMixin
 
     first, *others = (sparsegp.load(path) for path in models)
     if not isinstance(first, StreamingMixin):

@@ -17,7 +17,7 @@ def name_columns(model: Any, source: "Source", target: str) -> None:
     """A model fitted to arrays learns what the columns of the table were called."""
     import numpy as np
 
-    from sparsegp.estimators.persistence import TableColumns
+    from sparsegp.estimators.saving.persistence import TableColumns
 
     features = tuple(source.feature_names or ())
     model._table_columns = TableColumns(features, target)

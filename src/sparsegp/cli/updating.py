@@ -60,8 +60,8 @@ def update(
 
 def _opened(path: Path, separate: bool) -> Any:
     import sparsegp
-    from sparsegp.estimators.emptied import emptied
-    from sparsegp.estimators.streaming import StreamingMixin
+    from sparsegp.estimators.updating.emptied import emptied
+    from sparsegp.estimators.updating.streaming import StreamingMixin
 
     model = sparsegp.load(path)
     if not isinstance(model, StreamingMixin):
@@ -70,7 +70,7 @@ def _opened(path: Path, separate: bool) -> Any:
 
 
 def _add_once(model: Any, source: "Source", batch_id: str | None, destination: Path) -> dict[str, Any]:
-    from sparsegp.estimators import batch_log
+    from sparsegp.estimators.updating import batch_log
 
     name = batch_id or tables.content_id(source)
     if name in batch_log.batch_ids(model):

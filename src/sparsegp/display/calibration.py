@@ -7,7 +7,7 @@ import numpy as np
 
 from sparsegp.display.canvas import BLUE, GREEN, GREY, label_axes, panels
 from sparsegp.estimators.diagnosis import checked_rows, pit_values, without_names
-from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.metrics import CALIBRATION_LEVELS
 
 N_BINS = 20

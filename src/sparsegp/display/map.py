@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from sparsegp.display.canvas import ORANGE, label_axes, panels
 from sparsegp.display.slices import column_grid, column_number, slice_rows
 from sparsegp.errors import InputError
-from sparsegp.estimators.blocking import Blocking
 from sparsegp.estimators.diagnosis import checked_rows, column_names, without_names
-from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.incoming.blocking import Blocking
+from sparsegp.estimators.predicting.predictions import Array
 
 
 @dataclass

@@ -12,7 +12,7 @@ from sparsegp.distributed import worker_tasks
 from sparsegp.distributed.messages import PackedPrior, packed
 from sparsegp.distributed.rounds import gathered, submit
 from sparsegp.distributed.rows import DistributedRows
-from sparsegp.estimators.anytime_inference import FEWEST_BLOCK_ROWS, USUAL_STEPS
+from sparsegp.estimators.stepping.anytime_inference import FEWEST_BLOCK_ROWS, USUAL_STEPS
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import BlockStatistics
 

@@ -18,13 +18,13 @@ from sparsegp.distributed.rows import DistributedRows
 from sparsegp.distributed.shares import surveyed
 from sparsegp.errors import InputError
 from sparsegp.estimators import families
-from sparsegp.estimators.anytime import READINGS, progress_of
-from sparsegp.estimators.anytime_inference import Plan
-from sparsegp.estimators.budget import Budget, now
+from sparsegp.estimators.incoming.surveyed import accepted, with_known_noise
 from sparsegp.estimators.progress import StepListener
 from sparsegp.estimators.regressor import DTYPES, SparseGPRegressor
-from sparsegp.estimators.sketches import Published
-from sparsegp.estimators.surveyed import accepted, with_known_noise
+from sparsegp.estimators.stepping.anytime import READINGS, progress_of
+from sparsegp.estimators.stepping.anytime_inference import Plan
+from sparsegp.estimators.stepping.budget import Budget, now
+from sparsegp.estimators.stepping.sketches import Published
 from sparsegp.estimators.tasks import Accepted
 from sparsegp.learning.deadline import Deadline
 from sparsegp.sources import Source, Survey, open_source

@@ -13,13 +13,14 @@ from sparsegp.distributed.messages import Model
 from sparsegp.distributed.rows import DistributedRows
 from sparsegp.engines import anytime_run
 from sparsegp.engines.batch import BatchState
-from sparsegp.estimators import anytime_inference, families
-from sparsegp.estimators.anytime_fit import ONE_PASS
-from sparsegp.estimators.anytime_inference import Plan
-from sparsegp.estimators.blocking import Blocking
-from sparsegp.estimators.budget import Budget
+from sparsegp.estimators import families
 from sparsegp.estimators.families import Problem
-from sparsegp.estimators.sketches import INFERENCE, Published
+from sparsegp.estimators.incoming.blocking import Blocking
+from sparsegp.estimators.stepping import anytime_inference
+from sparsegp.estimators.stepping.anytime_fit import ONE_PASS
+from sparsegp.estimators.stepping.anytime_inference import Plan
+from sparsegp.estimators.stepping.budget import Budget
+from sparsegp.estimators.stepping.sketches import INFERENCE, Published
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.recorder import LearningResult
 from sparsegp.local_posterior import make_posterior

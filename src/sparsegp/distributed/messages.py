@@ -12,7 +12,7 @@ from torch import Tensor
 from sparsegp import linalg
 from sparsegp.approximations import Approximation
 from sparsegp.distributed.connecting import dask_package
-from sparsegp.estimators.stream_state import RowSum
+from sparsegp.estimators.updating.stream_state import RowSum
 from sparsegp.kernels import Kernel
 from sparsegp.learning.adjoint import SharedAdjoint
 from sparsegp.learning.hyperparameters import Hyperparameters

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sparsegp.distributed import worker_tasks
 from sparsegp.distributed.rounds import gathered, submit
 from sparsegp.distributed.rows import DistributedRows
-from sparsegp.estimators.blocking import Blocking
+from sparsegp.estimators.incoming.blocking import Blocking
 
 
 def in_blocks(rows: DistributedRows, blocking: Blocking) -> DistributedRows:

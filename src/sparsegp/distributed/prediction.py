@@ -10,7 +10,7 @@ from sparsegp.distributed.connecting import connected, worker_threads
 from sparsegp.distributed.messages import packed, unpacked
 from sparsegp.distributed.rounds import gathered, submit
 from sparsegp.errors import InputError
-from sparsegp.estimators.predictions import GaussianPredictions
+from sparsegp.estimators.predicting.predictions import GaussianPredictions
 from sparsegp.sources.tables import library_of
 
 CHUNKS_PER_WORKER = 4

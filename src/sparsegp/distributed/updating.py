@@ -13,9 +13,9 @@ from sparsegp.distributed.rounds import READING_RETRIES, gathered, submit
 from sparsegp.distributed.shares import placed
 from sparsegp.engines import revision
 from sparsegp.errors import InputError
-from sparsegp.estimators import arrivals
+from sparsegp.estimators.incoming import arrivals
 from sparsegp.estimators.regressor import DTYPES, SparseGPRegressor
-from sparsegp.estimators.stream_state import RowSum
+from sparsegp.estimators.updating.stream_state import RowSum
 from sparsegp.sources import Source, open_source
 
 

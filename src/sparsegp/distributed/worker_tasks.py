@@ -17,9 +17,9 @@ from sparsegp.distributed.messages import PackedAdjoint, PackedStatistics, Packe
 from sparsegp.distributed.pieces import Joined
 from sparsegp.engines import batch
 from sparsegp.errors import InputError
-from sparsegp.estimators.blocking import Blocking
-from sparsegp.estimators.recent_level import clipped_total
-from sparsegp.estimators.stream_state import RowSum
+from sparsegp.estimators.incoming.blocking import Blocking
+from sparsegp.estimators.updating.recent_level import clipped_total
+from sparsegp.estimators.updating.stream_state import RowSum
 from sparsegp.learning import direct
 from sparsegp.learning.objective import push_rows
 from sparsegp.prior import SparsePrior

@@ -19,15 +19,16 @@ from sparsegp.committee.aggregation import Aggregation
 from sparsegp.committee.division import CHOICES as PARTITIONS
 from sparsegp.data import Block
 from sparsegp.errors import InputError
-from sparsegp.estimators import arrivals, clusters, committee_fitting, validation
-from sparsegp.estimators.blocking import drop_weightless
+from sparsegp.estimators import committee_fitting
+from sparsegp.estimators.choices.starting_points import starting_noise_kernel, starting_point
 from sparsegp.estimators.committee_fitting import CommitteeProblem, ExpertKind, FittedCommittee
-from sparsegp.estimators.mixture import MixturePredictions, NoiseMixture
-from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.incoming import arrivals, clusters, validation
+from sparsegp.estimators.incoming.blocking import drop_weightless
+from sparsegp.estimators.incoming.standardizer import Standardizer
+from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixture
+from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.shell import Estimator
-from sparsegp.estimators.standardizer import Standardizer
-from sparsegp.estimators.starting_points import starting_noise_kernel, starting_point
 from sparsegp.inducing import CHOICES as INDUCING_CHOICES
 from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import to_block

@@ -18,11 +18,11 @@ from sparsegp import approximations, linalg, metrics
 from sparsegp.approximations import Approximation, Family
 from sparsegp.data import Block, Rows
 from sparsegp.errors import InputError, NegativeVarianceError
-from sparsegp.estimators import validation
 from sparsegp.estimators.families import NOISE_FLOOR
-from sparsegp.estimators.frames import as_frame
-from sparsegp.estimators.mixture import MixturePredictions
-from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.incoming import validation
+from sparsegp.estimators.incoming.frames import as_frame
+from sparsegp.estimators.predicting.mixture import MixturePredictions
+from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.kernels import Stationary
 from sparsegp.partition import kernel_metric
 from sparsegp.posterior import InducingPosterior, log_evidence

@@ -15,15 +15,16 @@ from sparsegp.approximations import Approximation, Family
 from sparsegp.baselines.exact import require_dense_size
 from sparsegp.data import Block
 from sparsegp.errors import InputError
-from sparsegp.estimators import arrivals, families, validation
-from sparsegp.estimators.blocking import drop_weightless, labels_of_new, make_rows
-from sparsegp.estimators.budget import Budget
-from sparsegp.estimators.mixture import MixturePredictions, NoiseMixture
-from sparsegp.estimators.predictions import Array
+from sparsegp.estimators import families
+from sparsegp.estimators.choices.starting_points import starting_noise_kernel, starting_point
+from sparsegp.estimators.incoming import arrivals, validation
+from sparsegp.estimators.incoming.blocking import drop_weightless, labels_of_new, make_rows
+from sparsegp.estimators.incoming.standardizer import Standardizer
+from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixture
+from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.shell import Estimator
-from sparsegp.estimators.standardizer import Standardizer
-from sparsegp.estimators.starting_points import starting_noise_kernel, starting_point
+from sparsegp.estimators.stepping.budget import Budget
 from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
 from sparsegp.heteroscedastic.fitting import fit as fit_noisy
 from sparsegp.heteroscedastic.learning import NoisyModel

@@ -15,18 +15,20 @@ from sparsegp import approximations, linalg
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block
 from sparsegp.errors import InputError
-from sparsegp.estimators import arrivals, choosing, clusters, families, out_of_core, validation
-from sparsegp.estimators.anytime import AnytimeMixin
-from sparsegp.estimators.blocking import Blocking, drop_weightless
+from sparsegp.estimators import families
+from sparsegp.estimators.choices import choosing
+from sparsegp.estimators.choices.noisy_choice import NoisyChoicePredictions, NoisyFit
+from sparsegp.estimators.choices.starting_points import starting_point
 from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
-from sparsegp.estimators.noisy_choice import NoisyChoicePredictions, NoisyFit
-from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.incoming import arrivals, clusters, out_of_core, validation
+from sparsegp.estimators.incoming.blocking import Blocking, drop_weightless
+from sparsegp.estimators.incoming.standardizer import Standardizer
+from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.shell import Estimator
-from sparsegp.estimators.standardizer import Standardizer
-from sparsegp.estimators.starting_points import starting_point
-from sparsegp.estimators.streaming import StreamingMixin
+from sparsegp.estimators.stepping.anytime import AnytimeMixin
 from sparsegp.estimators.tasks import Accepted, Task
+from sparsegp.estimators.updating.streaming import StreamingMixin
 from sparsegp.learning import srgp
 from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import Batch, to_block

@@ -7,8 +7,8 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sparsegp.estimators.diagnosis import DiagnosisMixin
-from sparsegp.estimators.persistence import PersistenceMixin
 from sparsegp.estimators.progress import CallbackSupportMixin
+from sparsegp.estimators.saving.persistence import PersistenceMixin
 
 
 class Estimator(CallbackSupportMixin, PersistenceMixin, DiagnosisMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block
 from sparsegp.estimators import families
-from sparsegp.estimators.blocking import Blocking, make_rows
 from sparsegp.estimators.families import Problem, Start
-from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.incoming.blocking import Blocking, make_rows
+from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.learning.recorder import StepCallback
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsegp.errors import InputError
-from sparsegp.estimators.validation import positive_count
+from sparsegp.estimators.incoming.validation import positive_count
 
 CSV_SAMPLE_BYTES = 2**20
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sparsegp.data import CHUNK_ROWS
-from sparsegp.estimators.out_of_core import MOST_ENTRIES
+from sparsegp.estimators.incoming.out_of_core import MOST_ENTRIES
 from sparsegp.planning.data_shape import DataShape
 from sparsegp.planning.model import Model
 from sparsegp.sources.batch import rows_per_batch

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparsegp.errors import InputError
-from sparsegp.estimators import out_of_core
+from sparsegp.estimators.incoming import out_of_core
+from sparsegp.estimators.incoming.validation import positive_count
 from sparsegp.estimators.regressor import SparseGPRegressor
-from sparsegp.estimators.validation import positive_count
 from sparsegp.planning import estimate
 from sparsegp.planning.advice import warnings_of
 from sparsegp.planning.calibration import measured

@@ -7,7 +7,7 @@ from sparsegp import inducing
 from sparsegp.approximations import Family
 from sparsegp.committee.neighbourhoods import START_FACTORS as SCOUT_FACTORS
 from sparsegp.committee.neighbourhoods import Rounds
-from sparsegp.estimators.reach import PARTITION_PASSES
+from sparsegp.estimators.stepping.reach import PARTITION_PASSES
 from sparsegp.learning.progressive import START_FACTORS, schedule_of
 from sparsegp.planning import costs
 from sparsegp.planning.model import Model

@@ -7,8 +7,8 @@ import numpy as np
 from scipy.special import ndtr
 
 from sparsegp import metrics
-from sparsegp.estimators.mixture import CHUNK_ROWS, MixturePredictions, NoiseMixture
-from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.predicting.mixture import CHUNK_ROWS, MixturePredictions, NoiseMixture
+from sparsegp.estimators.predicting.predictions import Array
 
 
 def scores(model: Any, X: Array, y: Array) -> dict[str, float]:

@@ -8,13 +8,14 @@ import torch
 from sparsegp import linalg
 from sparsegp.approximations import Family
 from sparsegp.engines import anytime_run, batch
-from sparsegp.estimators import families, reach
-from sparsegp.estimators.anytime_inference import Outcome, Plan, run_blocks
-from sparsegp.estimators.blocking import Blocking
-from sparsegp.estimators.budget import Budget
+from sparsegp.estimators import families
 from sparsegp.estimators.families import INTERRUPTED, Fitted, Problem
-from sparsegp.estimators.sketches import INFERENCE, LEARNING, Published, Sketcher
-from sparsegp.estimators.stepwise import stepwise
+from sparsegp.estimators.incoming.blocking import Blocking
+from sparsegp.estimators.stepping import reach
+from sparsegp.estimators.stepping.anytime_inference import Outcome, Plan, run_blocks
+from sparsegp.estimators.stepping.budget import Budget
+from sparsegp.estimators.stepping.sketches import INFERENCE, LEARNING, Published, Sketcher
+from sparsegp.estimators.stepping.stepwise import stepwise
 from sparsegp.estimators.tasks import Task
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.recorder import LearningResult, LearningStep

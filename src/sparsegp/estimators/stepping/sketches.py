@@ -10,9 +10,9 @@ from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
 from sparsegp.engines.anytime import Reading
 from sparsegp.engines.divergence import uncollapsed_objective
-from sparsegp.estimators.blocking import Blocking
-from sparsegp.estimators.budget import Budget
 from sparsegp.estimators.families import Fitted, Problem, fitted_model, learning_report
+from sparsegp.estimators.incoming.blocking import Blocking
+from sparsegp.estimators.stepping.budget import Budget
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.recorder import LearningResult
 from sparsegp.local_posterior import make_posterior

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.errors import InputError
-from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.incoming.standardizer import Standardizer
 
 ATTRIBUTE = "_batch_log"
 ID_DIGITS = 32

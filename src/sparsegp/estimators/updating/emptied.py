@@ -5,10 +5,10 @@ from typing import Any
 
 from sparsegp.engines import recursive
 from sparsegp.errors import InputError
-from sparsegp.estimators import batch_log
-from sparsegp.estimators.kept_rows import KeptRows
-from sparsegp.estimators.stream_state import Streamed
-from sparsegp.estimators.streaming import StreamingMixin
+from sparsegp.estimators.updating import batch_log
+from sparsegp.estimators.updating.kept_rows import KeptRows
+from sparsegp.estimators.updating.stream_state import Streamed
+from sparsegp.estimators.updating.streaming import StreamingMixin
 
 
 def emptied(model: Any) -> Any:

@@ -16,13 +16,14 @@ from sparsegp.data import Block
 from sparsegp.engines import revision
 from sparsegp.engines.innovations import Innovations
 from sparsegp.errors import FingerprintError, InputError
-from sparsegp.estimators import arrivals, clusters, local_rows, validation
-from sparsegp.estimators.blocking import Blocking, drop_weightless, require_blocks
+from sparsegp.estimators.choices.noisy_choice import NoisyFit
 from sparsegp.estimators.families import Fitted
-from sparsegp.estimators.kept_rows import KeptRows
-from sparsegp.estimators.noisy_choice import NoisyFit
-from sparsegp.estimators.standardizer import Standardizer
-from sparsegp.estimators.stream_state import Streamed
+from sparsegp.estimators.incoming import arrivals, clusters, validation
+from sparsegp.estimators.incoming.blocking import Blocking, drop_weightless, require_blocks
+from sparsegp.estimators.incoming.standardizer import Standardizer
+from sparsegp.estimators.updating import local_rows
+from sparsegp.estimators.updating.kept_rows import KeptRows
+from sparsegp.estimators.updating.stream_state import Streamed
 from sparsegp.sources import Batch
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from sparsegp.estimators import arrivals
 from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
-from sparsegp.estimators.latent_predictions import LatentPredictions
-from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.incoming import arrivals
+from sparsegp.estimators.predicting.latent_predictions import LatentPredictions
+from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.posterior import LatentPosterior
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from sparsegp.estimators import families
-from sparsegp.estimators.budget import Budget
 from sparsegp.estimators.families import Problem
+from sparsegp.estimators.stepping.budget import Budget
 from sparsegp.estimators.tasks import Task
 from sparsegp.partition import Partition, kernel_metric
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.predicting.predictions import Array
 
 HALF_LIFE = 100.0
 FEWEST_ROWS = 20.0

@@ -9,9 +9,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import kernels
-from sparsegp.estimators.batch_log import BatchLog
 from sparsegp.estimators.families import Fitted
-from sparsegp.estimators.saved_types import ENUMS, RECORDS
+from sparsegp.estimators.saving.saved_types import ENUMS, RECORDS
+from sparsegp.estimators.updating.batch_log import BatchLog
 from sparsegp.io import model_file
 from sparsegp.io.records import Encoder, plain
 from sparsegp.kernels import Kernel

@@ -12,11 +12,12 @@ from sklearn.utils import check_random_state
 from sparsegp import linalg
 from sparsegp.approximations import Approximation, Family
 from sparsegp.engines import streamed
-from sparsegp.estimators import arrivals, families
+from sparsegp.estimators import families
 from sparsegp.estimators.families import Fitted, Problem
-from sparsegp.estimators.frames import split_target
+from sparsegp.estimators.incoming import arrivals
+from sparsegp.estimators.incoming.frames import split_target
+from sparsegp.estimators.incoming.surveyed import accepted, with_known_noise
 from sparsegp.estimators.progress import StepListener
-from sparsegp.estimators.surveyed import accepted, with_known_noise
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective, Objective
 from sparsegp.learning.progressive import choose_lengthscales, climb, schedule_of, staged

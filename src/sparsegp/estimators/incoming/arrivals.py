@@ -7,9 +7,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsegp.errors import InputError
-from sparsegp.estimators import validation
-from sparsegp.estimators.frames import as_frame, split_target
-from sparsegp.estimators.validation import Array
+from sparsegp.estimators.incoming import validation
+from sparsegp.estimators.incoming.frames import as_frame, split_target
+from sparsegp.estimators.incoming.validation import Array
 from sparsegp.sources import Batch, Place, Source, is_read_in_batches, open_inputs, open_source, whole_batch
 
 ARGUMENTS = Place("the arguments of fit")

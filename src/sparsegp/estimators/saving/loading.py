@@ -10,9 +10,9 @@ import numpy as np
 from sparsegp.errors import ModelFileError
 from sparsegp.estimators.committee import CommitteeGPRegressor
 from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
-from sparsegp.estimators.persistence import SAVED
 from sparsegp.estimators.regressor import SparseGPRegressor
-from sparsegp.estimators.saved_types import ENUMS
+from sparsegp.estimators.saving.persistence import SAVED
+from sparsegp.estimators.saving.saved_types import ENUMS
 from sparsegp.io import model_file
 from sparsegp.io.records import Decoder
 from sparsegp.kernels import Kernel

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from sparsegp.approximations import Approximation
 from sparsegp.errors import NegativeVarianceError
-from sparsegp.estimators import arrivals
-from sparsegp.estimators.blocking import Blocking, labels_of_new
-from sparsegp.estimators.predictions import Array, GaussianPredictions
-from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.incoming import arrivals
+from sparsegp.estimators.incoming.blocking import Blocking, labels_of_new
+from sparsegp.estimators.incoming.standardizer import Standardizer
+from sparsegp.estimators.predicting.predictions import Array, GaussianPredictions
 
 
 class LatentPredictions(GaussianPredictions):

@@ -19,13 +19,13 @@ from sparsegp.engines.batch import BatchState
 from sparsegp.engines.filter_state import FilterState
 from sparsegp.engines.innovations import Innovations
 from sparsegp.errors import ModelFileError
-from sparsegp.estimators.blocking import Blocking
 from sparsegp.estimators.families import Fitted
-from sparsegp.estimators.kept_rows import Kept, KeptRows
+from sparsegp.estimators.incoming.blocking import Blocking
+from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.estimators.noisy_experts import NoisyExpert
-from sparsegp.estimators.recent_level import RecentLevel
-from sparsegp.estimators.standardizer import Standardizer
-from sparsegp.estimators.stream_state import Streamed
+from sparsegp.estimators.updating.kept_rows import Kept, KeptRows
+from sparsegp.estimators.updating.recent_level import RecentLevel
+from sparsegp.estimators.updating.stream_state import Streamed
 from sparsegp.heteroscedastic.learning import NoisyModel
 from sparsegp.heteroscedastic.noise_process import NoiseProcess
 from sparsegp.io.records import Fields, RecordType, plain

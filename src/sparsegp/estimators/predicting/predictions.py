@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from sparsegp.errors import InputError
-from sparsegp.estimators import clusters
+from sparsegp.estimators.incoming import clusters
 
 Array = NDArray[np.float64]
 

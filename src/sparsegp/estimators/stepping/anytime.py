@@ -15,18 +15,18 @@ from sparsegp.data import Block
 from sparsegp.engines import anytime_run
 from sparsegp.engines.anytime import Reading
 from sparsegp.errors import InputError
-from sparsegp.estimators import budget as budgets
-from sparsegp.estimators import validation
-from sparsegp.estimators.anytime_fit import fit_in_steps
-from sparsegp.estimators.anytime_inference import Plan
-from sparsegp.estimators.blocking import Blocking
-from sparsegp.estimators.budget import Budget
 from sparsegp.estimators.families import INTERRUPTED, Fitted
-from sparsegp.estimators.frames import as_frame
-from sparsegp.estimators.latent_predictions import LatentPredictions
-from sparsegp.estimators.predictions import Array
+from sparsegp.estimators.incoming import validation
+from sparsegp.estimators.incoming.blocking import Blocking
+from sparsegp.estimators.incoming.frames import as_frame
+from sparsegp.estimators.predicting.latent_predictions import LatentPredictions
+from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
-from sparsegp.estimators.sketches import Published
+from sparsegp.estimators.stepping import budget as budgets
+from sparsegp.estimators.stepping.anytime_fit import fit_in_steps
+from sparsegp.estimators.stepping.anytime_inference import Plan
+from sparsegp.estimators.stepping.budget import Budget
+from sparsegp.estimators.stepping.sketches import Published
 from sparsegp.estimators.tasks import Accepted
 
 INFERENCES = ("exact", "anytime")

@@ -11,10 +11,10 @@ from sparsegp.engines import anytime_run, batch, stopping
 from sparsegp.engines.anytime import Reading
 from sparsegp.engines.sampling import BlockSource, make_source
 from sparsegp.estimators import families
-from sparsegp.estimators.blocking import Blocking
-from sparsegp.estimators.budget import Budget
 from sparsegp.estimators.families import Problem
-from sparsegp.estimators.sketches import INFERENCE, Published
+from sparsegp.estimators.incoming.blocking import Blocking
+from sparsegp.estimators.stepping.budget import Budget
+from sparsegp.estimators.stepping.sketches import INFERENCE, Published
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.recorder import LearningResult
 from sparsegp.local_posterior import LocalPosterior

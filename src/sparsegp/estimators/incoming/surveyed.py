@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from sparsegp.approximations import Approximation
-from sparsegp.estimators import arrivals
+from sparsegp.estimators.choices.starting_points import starting_point
 from sparsegp.estimators.families import Fitted
-from sparsegp.estimators.standardizer import Standardizer
-from sparsegp.estimators.starting_points import starting_point
+from sparsegp.estimators.incoming import arrivals
+from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.estimators.tasks import Accepted
 from sparsegp.sources import Source, Survey
 

@@ -7,10 +7,10 @@ from sklearn.base import clone
 
 from sparsegp.data import Block
 from sparsegp.errors import InputError
-from sparsegp.estimators import validation
+from sparsegp.estimators.choices.kernel_choice import AUTO, CANDIDATES, best_start
 from sparsegp.estimators.families import Start
-from sparsegp.estimators.kernel_choice import AUTO, CANDIDATES, best_start
-from sparsegp.estimators.standardizer import Standardizer
+from sparsegp.estimators.incoming import validation
+from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.kernels import Kernel, as_kernel
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr, ndtri
 
 from sparsegp.errors import InputError
-from sparsegp.estimators.predictions import Array, GaussianPredictions
+from sparsegp.estimators.predicting.predictions import Array, GaussianPredictions
 
 NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(48)
 LOG_WEIGHTS = np.log(_NODE_WEIGHTS / _NODE_WEIGHTS.sum())

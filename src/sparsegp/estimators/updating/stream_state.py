@@ -11,11 +11,11 @@ from sparsegp.data import CHUNK_ROWS, Block, Rows
 from sparsegp.engines import recursive, revision
 from sparsegp.engines.filter_state import FilterState
 from sparsegp.engines.innovations import Innovations
-from sparsegp.estimators import kept_rows, local_rows
 from sparsegp.estimators.families import Fitted
-from sparsegp.estimators.kept_rows import KeptRows
-from sparsegp.estimators.predictions import Array
-from sparsegp.estimators.recent_level import RecentLevel
+from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.updating import kept_rows, local_rows
+from sparsegp.estimators.updating.kept_rows import KeptRows
+from sparsegp.estimators.updating.recent_level import RecentLevel
 from sparsegp.kernels import Kernel
 from sparsegp.local_posterior import LocalPosterior
 from sparsegp.posterior import LatentPosterior, SparsePosterior

@@ -11,8 +11,8 @@ from sparsegp.data import Block
 from sparsegp.engines import revision
 from sparsegp.engines.filter_state import FilterState, StepInfo
 from sparsegp.errors import InputError
-from sparsegp.estimators.blocking import Blocking
-from sparsegp.estimators.kept_rows import Kept, KeptRows
+from sparsegp.estimators.incoming.blocking import Blocking
+from sparsegp.estimators.updating.kept_rows import Kept, KeptRows
 from sparsegp.partition import Partition
 
 Added = tuple[FilterState, KeptRows, list[StepInfo]]

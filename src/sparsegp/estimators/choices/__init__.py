@@ -1,0 +1,1 @@
+"""What is chosen before a fit: starting values, the kernel, the approximation."""

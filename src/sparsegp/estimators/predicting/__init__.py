@@ -1,0 +1,1 @@
+"""Everything asked of a predictive distribution."""

@@ -1,0 +1,1 @@
+"""Fitted estimators to model files and back."""

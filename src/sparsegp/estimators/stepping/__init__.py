@@ -1,0 +1,1 @@
+"""Fits in steps and under time budgets."""

@@ -1,0 +1,1 @@
+"""Models that take rows in and give them back."""
