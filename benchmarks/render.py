@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import anytime_tables, large_data_tables, noise_tables, plan_tables, srgp_tables
+from benchmarks import anytime_tables, large_data_tables, noise_tables, plan_tables, product, srgp_tables
 from benchmarks.datasets import COLUMNS, SCORES
 from benchmarks.jobs import ROOT
 from benchmarks.markdown import machine_line, markdown_table
@@ -68,6 +68,12 @@ def predict(document: dict[str, Any]) -> str:
     return heading + machine_line(document["machine"]) + "\n" + markdown_table(["", "measured", "goal"], rows)
 
 
+def a_saved_model(document: dict[str, Any]) -> str:
+    heading = f"VFE, M = {document['problem']['n_inducing']}, D = {document['problem']['n_features']}; "
+    table = markdown_table(["", "measured", "goal"], product.rows(document))
+    return heading + machine_line(document["machine"]) + "\n" + table
+
+
 def fit_memory(document: dict[str, Any]) -> str:
     problem, measured = document["problem"], document["measured"]
     heading = f"{problem['n_rows']:,} x {problem['n_features']} rows, M = {problem['n_inducing']}, defaults; "
@@ -97,6 +103,7 @@ def _score(cell: dict[str, Any], score: str) -> str:
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "bound": bound,
     "predict": predict,
+    "product": a_saved_model,
     "fit_memory": fit_memory,
     "datasets": datasets,
     **anytime_tables.TABLES,

@@ -12,7 +12,7 @@ NOISE = ("noise_toys", "committee_speed")
 SRGP = ("srgp_toy", "srgp_simulation", "srgp_airline", "srgp_plant")
 SCALE = ("out_of_core", "dask_speed", "plan_accuracy")
 ANYTIME = ("anytime_step", "svgp_equality", "anytime_scale", "anytime_race", "anytime_learning", "anytime_reproduction")
-BENCHMARKS = ("bound", "predict", "fit_memory", *CELLS, "recursive_speed", *ANYTIME, *SCALE, *SRGP, *NOISE)
+BENCHMARKS = ("bound", "predict", "product", "fit_memory", *CELLS, "recursive_speed", *ANYTIME, *SCALE, *SRGP, *NOISE)
 
 
 def _arguments() -> argparse.Namespace:
