@@ -256,3 +256,16 @@ def test_an_ample_budget_changes_nothing():
     X, y = wave(150)
     expected = quick("pic").fit(X, y).predict(X)
     np.testing.assert_array_equal(quick("pic", time_budget=1e4).fit(X, y).predict(X), expected)
+
+
+def test_learned_noise_is_nowhere_a_tiny_part_of_the_constant_one():
+    """A rough kernel passes through every row; a repeated input with another target must not become impossible."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (200, 1))
+    y = np.sin(6 * X[:, 0])
+    y[::20] += rng.standard_normal(10)
+    model = quick("pic", kernel="matern12").fit(X, y)
+    aleatoric = model.predict_components(X)[2]
+    plain = SparseGPRegressor(kernel="matern12", n_inducing=30, random_state=0).fit(X, y)
+    assert aleatoric.min() > 1e-3 * np.sqrt(plain.noise_var_)
+    assert model.log_density(X[:1], y[:1] + 1.0)[0] > -1e5

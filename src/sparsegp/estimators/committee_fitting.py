@@ -80,9 +80,10 @@ class FittedCommittee:
 
 
 def fit(problem: CommitteeProblem) -> FittedCommittee:
-    block, limits = problem.block, families.limits_of(problem.block, problem.noise_var)
-    scouted = _scouted(problem)
+    block, scouted = problem.block, _scouted(problem)
     kernel, noise_var = scouted.kernel, scouted.noise_var
+    varies = problem.kind.noisy and problem.optimizer is not None
+    limits = families.limits_of(block, noise_var, varies=varies)
     metric = kernel_metric(kernel, block.X.shape[1])
     communicates = problem.aggregation.communicates
     shares = divide(

@@ -26,6 +26,7 @@ from sparsegp.posterior import LatentPosterior
 from sparsegp.prior import SparsePrior
 
 NOISE_FLOOR = 1e-6
+LEAST_NOISE_SHARE = 0.01
 NOISE_CEILING = 100.0
 INTERRUPTED = "interrupted"
 SURVEY_INDUCING = 128
@@ -110,9 +111,14 @@ def survey(block: Block, start: Start, optimizer: str, rng: np.random.Generator,
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
 
 
-def limits_of(block: Block, noise_var: float) -> Limits:
+def limits_of(block: Block, noise_var: float, *, varies: bool = False) -> Limits:
+    """Inducing inputs within the data; noise between a floor and a ceiling.
+
+    Noise that varies is nowhere below a share of the constant one: else a rough f passes through every row, and a
+    repeated input with another target is called impossible.
+    """
     variance = float(block.y.var(correction=0)) or 1.0
-    floor = min(NOISE_FLOOR * variance, noise_var)
+    floor = max(min(NOISE_FLOOR * variance, noise_var), LEAST_NOISE_SHARE * noise_var if varies else 0.0)
     ceiling = max(NOISE_CEILING * variance, noise_var)
     X = block.X.to(torch.float64)
     return Limits((floor, ceiling), X.amin(0), X.amax(0))

@@ -152,7 +152,7 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
         problem = NoisyProblem(
             rows=rows,
             row=self._row,
-            limits=families.limits_of(block, start.noise_var),
+            limits=families.limits_of(block, start.noise_var, varies=self.optimizer is not None),
             kernel=start.kernel,
             noise_var=start.noise_var,
             noise_kernel=noise_kernel,
