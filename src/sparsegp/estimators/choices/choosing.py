@@ -84,6 +84,8 @@ def made(estimator: Any, name: str, n_inducing: int, seconds: float | None) -> A
     shared = HeteroscedasticGPRegressor().get_params(deep=False).keys() & estimator.get_params(deep=False).keys()
     given = {key: getattr(estimator, key) for key in shared}
     given |= {"approximation": name.removeprefix(NOISY), "optimizer": "lbfgs", "inference": "exact", **changes}
+    if estimator.learn_inducing:
+        given["learn_inducing"] = None
     return clone(HeteroscedasticGPRegressor(**given))
 
 
