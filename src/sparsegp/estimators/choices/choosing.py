@@ -63,7 +63,7 @@ def choose(estimator: Any, batch: Batch, rng: np.random.Generator) -> Choice:
     n_inducing = _n_inducing(n_rows, budget) if estimator.n_inducing == AUTO else int(estimator.n_inducing)
     if estimator.approximation != AUTO:
         return Choice(estimator.approximation, n_inducing, (), _size_reason(n_inducing, n_rows, budget))
-    candidates = _candidates(batch)
+    candidates = _candidates(estimator, batch)
     if len(candidates) == 1:
         return Choice(candidates[0], n_inducing, (), f"{n_rows} rows are few enough for the exact model")
     seconds = TRIAL_SECONDS if budget is None else BUDGET_SHARE * budget / len(candidates)
@@ -89,11 +89,12 @@ def made(estimator: Any, name: str, n_inducing: int, seconds: float | None) -> A
     return clone(HeteroscedasticGPRegressor(**given))
 
 
-def _candidates(batch: Batch) -> tuple[str, ...]:
-    """Where the noise of every row is known there is none to learn; a few held-out rows do not tell models apart."""
+def _candidates(estimator: Any, batch: Batch) -> tuple[str, ...]:
+    """No noise to learn where it is known of every row, or nothing is learned; few rows do not tell models apart."""
+    learns_noise = batch.noise_var is None and estimator.optimizer is not None
     if len(batch) <= EXACT_ROWS:
-        return SMALL_CANDIDATES if batch.noise_var is None and len(batch) >= FEWEST_TO_JUDGE else SMALL_CANDIDATES[:1]
-    return tuple(name for name in CANDIDATES if batch.noise_var is None or not name.startswith(NOISY))
+        return SMALL_CANDIDATES if learns_noise and len(batch) >= FEWEST_TO_JUDGE else SMALL_CANDIDATES[:1]
+    return tuple(name for name in CANDIDATES if learns_noise or not name.startswith(NOISY))
 
 
 def _n_inducing(n_rows: int, budget: float | None) -> int:
