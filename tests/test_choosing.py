@@ -15,6 +15,11 @@ def quick(monkeypatch):
     monkeypatch.setattr(choosing, "TRIAL_ROWS", 300)
 
 
+@pytest.fixture
+def plain_candidates(monkeypatch):
+    monkeypatch.setattr(choosing, "CANDIDATES", ("vfe", "fitc", "pic"))
+
+
 def waves(n=400, columns=1):
     rng = np.random.default_rng(3)
     X = rng.uniform(0, 10, (n, columns))
@@ -30,7 +35,7 @@ def test_few_rows_are_fitted_exactly():
     np.testing.assert_allclose(model.predict(X), exact.predict(X), rtol=1e-10)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick", "plain_candidates")
 def test_the_best_of_the_held_out_densities_is_taken():
     X, y = waves()
     model = SparseGPRegressor(approximation="auto", n_inducing=15, random_state=0).fit(X, y)
@@ -44,7 +49,7 @@ def test_the_best_of_the_held_out_densities_is_taken():
     assert model.approximation == "auto"
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick", "plain_candidates")
 def test_a_chosen_model_is_saved_updated_and_predicts_by_name(tmp_path):
     pandas = pytest.importorskip("pandas")
     X, y = waves(200, columns=2)
