@@ -83,7 +83,7 @@ def test_labels_of_blocks_need_a_named_approximation():
         SparseGPRegressor(approximation="auto").fit(X, y, blocks=np.zeros(60, int))
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick", "plain_candidates")
 def test_a_budget_covers_the_trials_too():
     X, y = waves()
     model = SparseGPRegressor(approximation="auto", n_inducing="auto", time_budget=4.0, random_state=0).fit(X, y)
