@@ -30,9 +30,11 @@ def fit_and_predict(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str,
         "peak_mb": memory.above_start_mb(),
         "log_evidence": float(model.log_evidence_),
     }
+    arrays = {"mean": mean, "std": std}
     if "choice" in model.info_:
         facts["choice"] = model.info_["choice"]["reason"]
-    return facts, {"mean": mean, "std": std}
+        arrays["log_density"] = model.log_density(problem["X_test"], problem["y_test"])
+    return facts, arrays
 
 
 if __name__ == "__main__":

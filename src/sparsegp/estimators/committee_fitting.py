@@ -80,10 +80,10 @@ class FittedCommittee:
 
 
 def fit(problem: CommitteeProblem) -> FittedCommittee:
-    block, scouted = problem.block, _scouted(problem)
+    block, found = problem.block, _scouted(problem)
+    scouted = found.start
     kernel, noise_var = scouted.kernel, scouted.noise_var
-    varies = problem.kind.noisy and problem.optimizer is not None
-    limits = families.limits_of(block, noise_var, varies=varies)
+    limits = families.limits_of(block, noise_var, found.least_noise_var)
     metric = kernel_metric(kernel, block.X.shape[1])
     communicates = problem.aggregation.communicates
     shares = divide(
@@ -131,12 +131,15 @@ def processes(hyper: Hyperparameters) -> tuple[Process, ...]:
     return f, Process(hyper.noise_kernel, float(hyper.noise_mean.detach()))
 
 
-def _scouted(problem: CommitteeProblem) -> families.Start:
+def _scouted(problem: CommitteeProblem) -> families.NoisyStart:
     """A start from a few neighbourhoods, in whose metric cells are compact; a single expert needs none."""
     start = families.Start(problem.kernel, problem.noise_var)
     if problem.optimizer is None or (problem.n_experts == 1 and not problem.kind.noisy):
-        return start
-    return families.scout(problem.block, start, problem.optimizer, problem.rng, problem.on_step)
+        return families.NoisyStart(start)
+    given = problem.block, start, problem.optimizer, problem.rng, problem.on_step
+    return (
+        families.noisy_start(*given, local=True) if problem.kind.noisy else families.NoisyStart(families.scout(*given))
+    )
 
 
 Setup = tuple[list[ExpertPlan], Hyperparameters]

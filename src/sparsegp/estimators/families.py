@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,7 @@ from sparsegp.posterior import LatentPosterior
 from sparsegp.prior import SparsePrior
 
 NOISE_FLOOR = 1e-6
-LEAST_NOISE_SHARE = 0.01
+LEAST_NOISE_SHARE, SUSPICIOUS_NOISE = 0.01, 1e-4
 NOISE_CEILING = 100.0
 INTERRUPTED = "interrupted"
 SURVEY_INDUCING = 128
@@ -111,14 +112,35 @@ def survey(block: Block, start: Start, optimizer: str, rng: np.random.Generator,
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
 
 
-def limits_of(block: Block, noise_var: float, *, varies: bool = False) -> Limits:
-    """Inducing inputs within the data; noise between a floor and a ceiling.
+@dataclass(frozen=True)
+class NoisyStart:
+    """A start for noise that varies, and what it may not fall below."""
 
-    Noise that varies is nowhere below a share of the constant one: else a rough f passes through every row, and a
-    repeated input with another target is called impossible.
+    start: Start
+    least_noise_var: float = 0.0
+
+
+def noisy_start(
+    block: Block, start: Start, optimizer: str, rng: np.random.Generator, on_step: StepCallback, *, local: bool
+) -> NoisyStart:
+    """A homoscedastic start; `local`: from neighbourhoods, unless they call everything signal.
+
+    Noise is nowhere below a share of what a smooth model leaves unexplained: else a rough f passes through every row,
+    the noise falls to its floor, and a repeated input with another target is called impossible.
     """
+    smooth = survey(block, Start(deepcopy(start.kernel), start.noise_var), optimizer, rng, on_step)
+    least = LEAST_NOISE_SHARE * smooth.noise_var
+    found = scout(block, start, optimizer, rng, on_step) if local and not smooth.stopped else smooth
+    if found.noise_var <= SUSPICIOUS_NOISE * (float(block.y.var(correction=0)) or 1.0):
+        found = smooth
+    stages = smooth.stages if found is smooth else (*smooth.stages, *found.stages)
+    return NoisyStart(Start(found.kernel, max(found.noise_var, least), stages), least)
+
+
+def limits_of(block: Block, noise_var: float, least_noise_var: float = 0.0) -> Limits:
+    """Inducing inputs within the data; noise between a floor and a ceiling."""
     variance = float(block.y.var(correction=0)) or 1.0
-    floor = max(min(NOISE_FLOOR * variance, noise_var), LEAST_NOISE_SHARE * noise_var if varies else 0.0)
+    floor = max(min(NOISE_FLOOR * variance, noise_var), least_noise_var)
     ceiling = max(NOISE_CEILING * variance, noise_var)
     X = block.X.to(torch.float64)
     return Limits((floor, ceiling), X.amin(0), X.amax(0))

@@ -29,10 +29,9 @@ from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
 from sparsegp.heteroscedastic.fitting import fit as fit_noisy
 from sparsegp.heteroscedastic.learning import NoisyModel
 from sparsegp.learning.deadline import is_over
-from sparsegp.learning.recorder import StepCallback
+from sparsegp.learning.recorder import LearningStep
 from sparsegp.sources import to_block
 
-SUSPICIOUS_NOISE = 1e-4
 # Shares of a budget by whose ends the start and the hyper-parameters are learned; the rest is for inference.
 SURVEY_SHARE, LEARNING_SHARE = 0.3, 0.75
 
@@ -143,16 +142,22 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
     ) -> tuple[NoisyModel, list[Any]]:
         start = starting_point(self, self._standardizer, block, rng)
         noise_kernel = starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng)
+        found = families.NoisyStart(start)
         if self.optimizer is not None:
             until = budget.deadline(SURVEY_SHARE)
-            start = self._surveyed(block, start, rng, lambda step: listener(step) or is_over(until))
+
+            def on_step(step: LearningStep) -> bool:
+                return listener(step) or is_over(until)
+
+            found = families.noisy_start(block, start, "lbfgs", rng, on_step, local=self._row.by_block)
+        start = found.start
         n_blocks = self._n_blocks(row, len(block))
         rows, self._blocking = make_rows(self._row, block, start.kernel, n_blocks, labels, rng)
         is_exact = row.family is Family.EXACT
         problem = NoisyProblem(
             rows=rows,
             row=self._row,
-            limits=families.limits_of(block, start.noise_var, varies=self.optimizer is not None),
+            limits=families.limits_of(block, start.noise_var, found.least_noise_var),
             kernel=start.kernel,
             noise_var=start.noise_var,
             noise_kernel=noise_kernel,
@@ -174,16 +179,6 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
         )
         model, stages = fit_noisy(problem)
         return model, [*start.stages, *stages]
-
-    def _surveyed(
-        self, block: Block, start: families.Start, rng: np.random.Generator, on_step: StepCallback
-    ) -> families.Start:
-        """A homoscedastic start. One that calls everything signal would leave g at its floor, where it stays."""
-        if self._row.by_block:
-            found = families.scout(block, start, "lbfgs", rng, on_step)
-            if found.stopped or found.noise_var > SUSPICIOUS_NOISE * (float(block.y.var(correction=0)) or 1.0):
-                return found
-        return families.survey(block, start, "lbfgs", rng, on_step)
 
     def _checked_parameters(self) -> Approximation:
         validation.require_choice("inference", self.inference, INFERENCE)
