@@ -50,7 +50,8 @@ def _work(cells: Cells, quick: bool, only: Sequence[str]) -> Iterator[tuple[str,
 
 def run_cell(method: Method, options: dict[str, Any], problem: Arrays) -> dict[str, Any]:
     """Train and predict in a fresh process, score here; a failure is recorded as such."""
-    shown = {key: problem[key] for key in ("X", "y", "X_test")}
+    # our worker also gives the density of the test targets under models with a density of their own
+    shown = {key: problem[key] for key in ("X", "y", "X_test", *(() if method.peer else ("y_test",)))}
     cell, result = run_method(method, options, shown, len(problem["y"]))
     if result.error is not None:
         return cell
