@@ -11,7 +11,7 @@ from sparsegp.kernels import SquaredExponential
 from sparsegp.learning import adam, lbfgs
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import CollapsedObjective
-from sparsegp.learning.progressive import BLOCKS, POINTS, Schedule, learn
+from sparsegp.learning.progressive import BLOCKS, POINTS, Schedule, choose_noise, learn
 from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
 
 
@@ -167,3 +167,23 @@ def test_a_smooth_function_is_not_taken_for_noise(seed):
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.1 * rng.standard_normal(320)
     gp = SparseGPRegressor(n_inducing=20, random_state=0).fit(X, y)
     assert gp.noise_var_ == pytest.approx(0.01, rel=0.5)
+
+
+@pytest.mark.parametrize(("start", "raised"), [(1e-6, True), (0.01, False), (0.3, False)])
+def test_noise_that_is_far_too_small_is_raised_before_blocks_are_learned(start, raised):
+    """The noise of the problem is 0.01; more of it is tried in powers of ten."""
+    rows = problem(n_blocks=6)
+    hyper = Hyperparameters(SquaredExponential(1.0, [1.5, 1.5]), start, rows.all.X[:20])
+    objective = CollapsedObjective(rows, approximations.get("pic"))
+    before = objective.value(hyper)
+    choose_noise(objective, hyper)
+    assert (float(hyper.noise_var) > 1.01 * start) == raised
+    assert objective.value(hyper) >= before
+    assert float(hyper.noise_var) < 0.5
+
+
+def test_noise_that_is_known_stays():
+    rows = problem(n_blocks=6)
+    hyper = Hyperparameters(SquaredExponential(1.0, [1.5, 1.5]), 1e-6, rows.all.X[:20], learn_noise=False)
+    choose_noise(CollapsedObjective(rows, approximations.get("pic")), hyper)
+    assert float(hyper.noise_var) == pytest.approx(1e-6)

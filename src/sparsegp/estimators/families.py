@@ -4,7 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,11 @@ class Start:
     def stopped(self) -> bool:
         """Whether the caller asked to stop."""
         return bool(self.stages) and self.stages[-1].stopped
+
+    def going_on(self) -> "Start":
+        """The same, with nobody having asked to stop; an interrupt stays one."""
+        stages = (s if s.reason == INTERRUPTED else replace(s, stopped=False) for s in self.stages)
+        return replace(self, stages=tuple(stages))
 
 
 @dataclass(frozen=True)
@@ -121,16 +126,23 @@ class NoisyStart:
 
 
 def noisy_start(
-    block: Block, start: Start, optimizer: str, rng: np.random.Generator, on_step: StepCallback, *, local: bool
+    block: Block,
+    start: Start,
+    optimizer: str,
+    rng: np.random.Generator,
+    on_step: StepCallback,
+    *,
+    local: bool,
+    on_survey_step: StepCallback | None = None,
 ) -> NoisyStart:
     """A homoscedastic start; `local`: from neighbourhoods, unless they call everything signal.
 
     Noise is nowhere below a share of what a smooth model leaves unexplained: else a rough f passes through every row,
     the noise falls to its floor, and a repeated input with another target is called impossible.
     """
-    smooth = survey(block, Start(deepcopy(start.kernel), start.noise_var), optimizer, rng, on_step)
+    smooth = survey(block, Start(deepcopy(start.kernel), start.noise_var), optimizer, rng, on_survey_step or on_step)
     least = LEAST_NOISE_SHARE * smooth.noise_var
-    found = scout(block, start, optimizer, rng, on_step) if local and not smooth.stopped else smooth
+    found = scout(block, start, optimizer, rng, on_step) if local else smooth
     if found.noise_var <= SUSPICIOUS_NOISE * (float(block.y.var(correction=0)) or 1.0):
         found = smooth
     stages = smooth.stages if found is smooth else (*smooth.stages, *found.stages)

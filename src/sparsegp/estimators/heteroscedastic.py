@@ -29,11 +29,10 @@ from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
 from sparsegp.heteroscedastic.fitting import fit as fit_noisy
 from sparsegp.heteroscedastic.learning import NoisyModel
 from sparsegp.learning.deadline import is_over
-from sparsegp.learning.recorder import LearningStep
 from sparsegp.sources import to_block
 
 # Shares of a budget by whose ends the start and the hyper-parameters are learned; the rest is for inference.
-SURVEY_SHARE, LEARNING_SHARE = 0.3, 0.75
+SURVEY_SHARE, START_SHARE, LEARNING_SHARE = 0.1, 0.35, 0.75
 
 
 class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
@@ -144,12 +143,16 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
         noise_kernel = starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng)
         found = families.NoisyStart(start)
         if self.optimizer is not None:
-            until = budget.deadline(SURVEY_SHARE)
-
-            def on_step(step: LearningStep) -> bool:
-                return listener(step) or is_over(until)
-
-            found = families.noisy_start(block, start, "lbfgs", rng, on_step, local=self._row.by_block)
+            start_until, survey_until = budget.deadline(START_SHARE), budget.deadline(SURVEY_SHARE)
+            found = families.noisy_start(
+                block,
+                start,
+                "lbfgs",
+                rng,
+                lambda step: listener(step) or is_over(start_until),
+                local=self._row.by_block,
+                on_survey_step=lambda step: listener(step) or is_over(survey_until),
+            )
         start = found.start
         n_blocks = self._n_blocks(row, len(block))
         rows, self._blocking = make_rows(self._row, block, start.kernel, n_blocks, labels, rng)

@@ -84,6 +84,7 @@ class Schedule:
 
 
 START_FACTORS = (1.0, 0.5, 0.25, 2.0)
+NOISE_FACTORS, NOISE_BLOCKS = (10.0, 100.0, 1000.0), 12
 POINTS = Schedule()
 # An evaluation by blocks costs several times one by points and its kernel parameters need few rows; inducing inputs
 # matter less, because the blocks carry what is local.
@@ -140,6 +141,8 @@ def learn(
     objectives = [CollapsedObjective(subset, row) for subset in subsets]
     if schedule.warm_up_iterations:
         choose_lengthscales(objectives[0], hyper)
+    if row.by_block:
+        choose_noise(CollapsedObjective(_a_few_blocks(rows), row), hyper)
     stages = staged(objectives.__getitem__, [len(subset) for subset in subsets], len(rows), schedule, row)
     return climb(stages, hyper, limits, optimizer, schedule.tolerance, on_step, deadline)
 
@@ -201,6 +204,30 @@ def nested_subsets(rows: Rows, row: Approximation, schedule: Schedule, rng: np.r
             yield rows.subset_of_blocks(order[: max(1, round(size / len(rows) * n_units))])
         else:
             yield rows.subset(order[:size].sort().values)
+
+
+def _a_few_blocks(rows: Rows) -> Rows:
+    chosen = torch.linspace(0, rows.n_blocks - 1, min(NOISE_BLOCKS, rows.n_blocks)).long()
+    return rows.subset_of_blocks(chosen)
+
+
+def choose_noise(objective: CollapsedObjective, hyper: Hyperparameters) -> None:
+    """Start from more noise while the objective grows with it.
+
+    Neighbourhoods can call everything signal; rows that repeat an input with another target then have next to no
+    density, and learning may have no time to mend it.
+    """
+    if not hyper.log_noise_var.requires_grad:
+        return
+    best, given = objective.value(hyper), hyper.log_noise_var.detach().clone()
+    for factor in NOISE_FACTORS:
+        before = hyper.log_noise_var.detach().clone()
+        hyper.log_noise_var.data = given + math.log(factor)
+        value = objective.value(hyper)
+        if not value > best:
+            hyper.log_noise_var.data = before
+            return
+        best = value
 
 
 def choose_lengthscales(objective: CollapsedObjective, hyper: Hyperparameters) -> None:

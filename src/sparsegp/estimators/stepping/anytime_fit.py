@@ -121,15 +121,18 @@ class _Fit:
 
     def _scouted(self, task: Task) -> Task:
         """Within half of the time that is left for learning; nothing is published before there are blocks."""
-        until = self.budget.used + 0.5 * self.budget.remaining
+        until, asked = self.budget.used + 0.5 * self.budget.remaining, False
 
         def on_step(step: LearningStep) -> bool:
+            nonlocal asked
             self.steps += 1
-            return self._asked_to_stop(step) or self.budget.used > until
+            asked = asked or self._asked_to_stop(step)
+            return asked or self.budget.used > until
 
         task = task.scouted(on_step)
         _propagate_interrupt(list(task.start.stages), self.plan)
-        return task
+        # a start that was short of time is no reason not to learn
+        return task if asked else replace(task, start=task.start.going_on())
 
     def _asked_to_stop(self, step: LearningStep) -> bool:
         return self.task.on_step is not None and self.task.on_step(step)
