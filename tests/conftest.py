@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from sparsegp.committee import neighbourhoods
+from sparsegp.estimators import families
+from sparsegp.heteroscedastic import learning as noise_learning
+from sparsegp.learning import progressive
 
 # Test processes run side by side; a pool of threads in each would only fight for the cores.
 torch.set_num_threads(1)
@@ -23,6 +30,19 @@ def load_golden() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def golden() -> dict[str, Any]:
     return load_golden()
+
+
+@pytest.fixture
+def brief_learning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few steps of every optimisation: last digits, which differ with the alignment of memory, cannot grow far, so
+    that two fits can be compared closely."""
+    few = {"first_iterations": 2, "fewest_iterations": 1}
+    schedules = ((progressive, "POINTS"), (progressive, "BLOCKS"), (families, "SURVEY"))
+    for module, name in (*schedules, (noise_learning, "POINT_STAGES"), (noise_learning, "BLOCK_STAGES")):
+        schedule = getattr(module, name)
+        brief = replace(schedule, warm_up_iterations=min(2, schedule.warm_up_iterations), **few)
+        monkeypatch.setattr(module, name, brief)
+    monkeypatch.setattr(neighbourhoods, "Rounds", partial(neighbourhoods.Rounds, counts=(4,), iterations=2))
 
 
 PATIENT = {

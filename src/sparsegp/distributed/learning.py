@@ -15,7 +15,16 @@ from sparsegp.estimators import families
 from sparsegp.estimators.families import Problem
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective, Objective
-from sparsegp.learning.progressive import Schedule, Stage, choose_lengthscales, climb, schedule_of, staged
+from sparsegp.learning.progressive import (
+    Schedule,
+    Stage,
+    a_few_blocks,
+    choose_lengthscales,
+    choose_noise,
+    climb,
+    schedule_of,
+    staged,
+)
 from sparsegp.learning.recorder import LearningResult
 
 
@@ -53,6 +62,8 @@ def learn(
     if schedule.warm_up_iterations and left is None:
         first = _sampled(problem, order, schedule.stages(len(rows))[0])
         choose_lengthscales(CollapsedObjective(first, problem.row), hyper)
+    if problem.row.by_block and left is None:
+        choose_noise(DaskObjective(rows.some_blocks(a_few_blocks(rows.n_blocks)), problem.row), hyper)
     if left is not None:
         left.restore(hyper)
     sizes = schedule.stages(len(rows))

@@ -30,6 +30,11 @@ class DaskObjective:
         return len(self.rows)
 
     @torch.no_grad()
+    def value(self, hyper: Hyperparameters) -> float:
+        statistics = self.rows.statistics(Model(hyper, self.row, self.jitter, False))
+        return log_evidence(statistics, InducingPosterior.from_statistics(statistics))
+
+    @torch.no_grad()
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
         hyper.clear_gradient()
         prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, self.row, self.jitter)

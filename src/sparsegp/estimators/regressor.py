@@ -34,6 +34,8 @@ from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import Batch, to_block
 
 LEAST_BUDGET_LEFT = 0.1
+# What a chosen model with learned noise has in common with every other; the rest stays its own.
+NOISY_STATE = ("kernel_", "noise_var_", "inducing_", "n_samples_seen_", "info_", "_standardizer", "_row", "_blocking")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -188,10 +190,11 @@ class SparseGPRegressor(
         best = choosing.made(self, choice.approximation, choice.n_inducing, left)
         known = {} if batch.noise_var is None else {"noise_var": batch.noise_var}
         best.fit(batch.X, batch.y, sample_weight=batch.weight, **known)
-        names = best.get_params(deep=False).keys() | {"n_features_in_", "feature_names_in_", "log_evidence_"}
-        self.__dict__.update({name: value for name, value in vars(best).items() if name not in names})
         if isinstance(best, HeteroscedasticGPRegressor):
-            self._fitted = NoisyFit(best)
+            self.__dict__.update({name: vars(best)[name] for name in NOISY_STATE}, _fitted=NoisyFit(best))
+        else:
+            names = self.get_params(deep=False).keys() | {"n_features_in_", "feature_names_in_"}
+            self.__dict__.update({name: value for name, value in vars(best).items() if name not in names})
         self.info_ |= {"choice": choice.report(), "seconds": time.perf_counter() - started}
         return self
 

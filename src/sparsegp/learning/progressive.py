@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sparsegp.approximations import Approximation
 from sparsegp.data import Rows
@@ -142,7 +143,8 @@ def learn(
     if schedule.warm_up_iterations:
         choose_lengthscales(objectives[0], hyper)
     if row.by_block:
-        choose_noise(CollapsedObjective(_a_few_blocks(rows), row), hyper)
+        few = rows.subset_of_blocks(torch.from_numpy(a_few_blocks(rows.n_blocks)))
+        choose_noise(CollapsedObjective(few, row), hyper)
     stages = staged(objectives.__getitem__, [len(subset) for subset in subsets], len(rows), schedule, row)
     return climb(stages, hyper, limits, optimizer, schedule.tolerance, on_step, deadline)
 
@@ -206,12 +208,18 @@ def nested_subsets(rows: Rows, row: Approximation, schedule: Schedule, rng: np.r
             yield rows.subset(order[:size].sort().values)
 
 
-def _a_few_blocks(rows: Rows) -> Rows:
-    chosen = torch.linspace(0, rows.n_blocks - 1, min(NOISE_BLOCKS, rows.n_blocks)).long()
-    return rows.subset_of_blocks(chosen)
+def a_few_blocks(n_blocks: int) -> NDArray[np.int64]:
+    """Numbers of blocks spread over all of them."""
+    return np.linspace(0, n_blocks - 1, min(NOISE_BLOCKS, n_blocks)).astype(np.int64)
 
 
-def choose_noise(objective: CollapsedObjective, hyper: Hyperparameters) -> None:
+class Valued(Protocol):
+    """An objective whose value can be had without its gradient."""
+
+    def value(self, hyper: Hyperparameters) -> float: ...
+
+
+def choose_noise(objective: Valued, hyper: Hyperparameters) -> None:
     """Start from more noise while the objective grows with it.
 
     Neighbourhoods can call everything signal; rows that repeat an input with another target then have next to no

@@ -36,7 +36,7 @@ def to_block(batch: Batch, units: Units, like: Tensor = _DOUBLE) -> Block:
 
     def tensor(values: Array) -> Tensor:
         # The rounding of BLAS depends on where numbers lie: memory of torch is aligned, that of numpy is not.
-        return like.new_empty(values.shape).copy_(torch.from_numpy(values))
+        return like.new_tensor(values)
 
     return Block(
         tensor(units.inputs(batch.X)),

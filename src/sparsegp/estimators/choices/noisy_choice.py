@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
-
-from numpy.typing import ArrayLike
 
 from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
 from sparsegp.estimators.incoming import arrivals
 from sparsegp.estimators.predicting.latent_predictions import LatentPredictions
-from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.posterior import LatentPosterior
 
 
@@ -27,6 +25,21 @@ class NoisyFit:
     @property
     def posterior(self) -> LatentPosterior:
         return self.model._model.posterior
+
+
+def _asked(name: str) -> Any:
+    """The method of that name: asked of the chosen model where there is one, with rows as it saw them (columns checked
+    and ordered by their names)."""
+    own = getattr(LatentPredictions, name)
+
+    @wraps(own)
+    def asked(self: "NoisyChoicePredictions", X: Any, *arguments: Any, **named: Any) -> Any:
+        chosen = self._chosen
+        if chosen is None:
+            return own(self, X, *arguments, **named)
+        return getattr(chosen, name)(arrivals.new_inputs(self, X), *arguments, **named)
+
+    return asked
 
 
 class NoisyChoicePredictions(LatentPredictions):
@@ -49,40 +62,8 @@ class NoisyChoicePredictions(LatentPredictions):
         fitted = vars(self).get("_fitted")
         return fitted.model if isinstance(fitted, NoisyFit) else None
 
-    def _array(self, X: Any) -> Array:
-        """Rows as the chosen model saw them: columns checked and ordered by their names."""
-        return arrivals.new_inputs(self, X)
-
-    def _marginals(self, X: Any, blocks: ArrayLike | None) -> tuple[Array, Array, Any]:
-        chosen = self._chosen
-        return super()._marginals(X, blocks) if chosen is None else chosen._marginals(self._array(X), blocks)
-
-    def _joint(self, X: Any, blocks: ArrayLike | None) -> tuple[Array, Array, Any]:
-        chosen = self._chosen
-        return super()._joint(X, blocks) if chosen is None else chosen._joint(self._array(X), blocks)
-
-    def predict_quantiles(self, X: Any, q: ArrayLike, blocks: ArrayLike | None = None) -> Array:
-        """Quantiles of y: one column for each level in q."""
-        chosen = self._chosen
-        if chosen is None:
-            return super().predict_quantiles(X, q, blocks)
-        return chosen.predict_quantiles(self._array(X), q, blocks)
-
-    def log_density(self, X: Any, y: ArrayLike, blocks: ArrayLike | None = None) -> Array:
-        """Log density of each target under its prediction; minus its mean is the NLPD."""
-        chosen = self._chosen
-        return super().log_density(X, y, blocks) if chosen is None else chosen.log_density(self._array(X), y, blocks)
-
-    def sample_y(
-        self,
-        X: Any,
-        n_samples: int = 1,
-        random_state: Any = None,
-        latent: bool = False,
-        blocks: ArrayLike | None = None,
-    ) -> Array:
-        """Joint samples of y (or f) at the rows of X: an array [rows, n_samples]."""
-        chosen = self._chosen
-        if chosen is None:
-            return super().sample_y(X, n_samples, random_state, latent, blocks)
-        return chosen.sample_y(self._array(X), n_samples, random_state, latent, blocks)
+    _marginals = _asked("_marginals")
+    _joint = _asked("_joint")
+    predict_quantiles = _asked("predict_quantiles")
+    log_density = _asked("log_density")
+    sample_y = _asked("sample_y")
