@@ -11,7 +11,7 @@ from benchmarks.srgp_race import COLUMNS, errors, race, standardised, table_rows
 
 NAME = "srgp_airline"
 DATASET = "flights_airline8"
-FULL = {"n_inducing": 500, "batch": 10_000, "epochs": 3, "peer_epochs": 3}
+FULL = {"n_inducing": 500, "batch": 10_000, "epochs": 10, "peer_epochs": 10}
 QUICK = {"n_inducing": 20, "batch": 300, "epochs": 2, "peer_epochs": 2}
 MOST_TRAIN, MOST_TEST = 100_000, 50_000
 

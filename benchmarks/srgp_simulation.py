@@ -11,7 +11,7 @@ from benchmarks.srgp_race import COLUMNS, errors, race, standardised, table_rows
 
 NAME = "srgp_simulation"
 N_INDUCING = {1: 20, 2: 50, 5: 100}
-FULL = {"n_rows": 100_000, "batch": 5_000, "epochs": 30, "peer_epochs": 50, "repetitions": 1, "n_test": 10_000}
+FULL = {"n_rows": 100_000, "batch": 5_000, "epochs": 12, "peer_epochs": 50, "repetitions": 3, "n_test": 10_000}
 QUICK = {"n_rows": 2_000, "batch": 200, "epochs": 2, "peer_epochs": 2, "repetitions": 1, "n_test": 500}
 
 

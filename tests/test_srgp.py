@@ -202,19 +202,72 @@ def start(rows: Rows, M: int = 20) -> Hyperparameters:
     return Hyperparameters(kernels.SquaredExponential(1.0, [1.5, 1.5]), 0.5, rows.all.X[:M])
 
 
+@pytest.mark.parametrize(
+    ("chosen", "n_epochs"),
+    [
+        (Settings(rate=0.06, batch_rows=40), 15),
+        (Settings(batch_rows=40, horizon=20), 15),
+        (Settings(batch_rows=400), 90),
+    ],
+)
 @pytest.mark.parametrize("name", ["vfe", "dtc", "fitc", "pep"])
-def test_learning_comes_close_to_lbfgs(name: str) -> None:
+def test_learning_comes_close_to_lbfgs(name: str, chosen: Settings, n_epochs: int) -> None:
     rows, limits = learning_problem()
     row = approximations.get(name)
     reference = lbfgs.maximize(CollapsedObjective(rows, row), start(rows), limits, max_iterations=40).objective
     hyper, objective = start(rows), CollapsedObjective(rows, row)
     before = objective.value(hyper)
-    result = maximize(objective, hyper, limits, max_iterations=15, settings=Settings(rate=0.06, batch_rows=40))
+    result = maximize(objective, hyper, limits, max_iterations=n_epochs, settings=chosen)
     assert result.objective > before + 0.9 * (reference - before)
     assert objective.value(hyper) == pytest.approx(result.objective, rel=1e-9)
-    assert 0 < result.iterations <= 15
+    assert 0 < result.iterations <= n_epochs
     assert (hyper.inducing >= limits.lower - 1e-12).all()
     assert (hyper.inducing <= limits.upper + 1e-12).all()
+
+
+@pytest.mark.parametrize("name", ["vfe", "dtc", "fitc", "pep"])
+def test_a_batch_alone_has_the_gradient_of_the_recursion(name: str) -> None:
+    rows, limits = learning_problem(60)
+    hyper = start(rows, 5)
+    climber = srgp._Climber(CollapsedObjective(rows, get_row(name)), hyper, limits, Settings())
+    counted = srgp._counted(rows.all, 3.0)
+    (alone,), (carried,) = climber._alone(counted), climber._carried(counted, [60])
+    near(alone, carried)
+    near(alone * 180.0, batch_gradient(hyper, get_row(name), Rows(counted)))
+
+
+def test_rows_of_a_stretch_stand_for_all_rows() -> None:
+    rows, limits = learning_problem(100)
+    climber = srgp._Climber(
+        CollapsedObjective(rows, get_row("vfe")), start(rows, 2), limits, Settings(batch_rows=15, horizon=3)
+    )
+    stretches = climber._stretches()
+    assert [len(stretch) for stretch in stretches] == [4, 3]
+    assert sorted(torch.cat([torch.cat(stretch) for stretch in stretches]).tolist()) == list(range(100))
+    seen = []
+    climber._carried = lambda block, sizes: seen.append((block.n_rows, sizes)) or []
+    climber.run_epoch(1.0)
+    assert [n_rows for n_rows, _ in seen] == pytest.approx([100.0, 100.0])
+    assert [sum(sizes) for _, sizes in seen] == [len(torch.cat(stretch)) for stretch in stretches]
+
+
+@pytest.mark.parametrize(("batch_rows", "horizon"), [(40, 10), (100, 4), (400, 1), (1_000, 1)])
+def test_the_state_is_carried_over_enough_rows_for_the_inducing_values(batch_rows: int, horizon: int) -> None:
+    assert Settings().stretch(batch_rows, 20) == horizon
+    assert Settings(horizon=7).stretch(batch_rows, 20) == 7
+
+
+def test_known_noise_and_weights_stay_what_they_are() -> None:
+    rows, limits = learning_problem(200)
+    known = Block(rows.all.X, rows.all.y, torch.full_like(rows.all.y, 0.01), torch.full_like(rows.all.y, 2.0))
+    for horizon in (1, 4):
+        hyper = start(rows, 5)
+        objective = CollapsedObjective(Rows(known), get_row("vfe"))
+        before = objective.value(hyper)
+        chosen = Settings(batch_rows=50, horizon=horizon)
+        result = maximize(objective, hyper, limits, max_iterations=5, settings=chosen)
+        assert result.objective > before
+        assert float(hyper.noise_var.detach()) == pytest.approx(0.5)
 
 
 def test_same_seed_same_result_and_callbacks_stop() -> None:
@@ -292,7 +345,10 @@ def test_the_regressor_learns_by_srgp() -> None:
     assert model.info_["evaluations"] > 1
 
 
-@pytest.mark.parametrize(("n_rows", "size"), [(50, 50), (4_000, 200), (1_000_000, 10_000)])
-def test_batch_sizes(n_rows: int, size: int) -> None:
-    assert Settings().batch_size(n_rows, 60) == size
-    assert Settings(batch_rows=30).batch_size(n_rows, 60) == 30
+@pytest.mark.parametrize(
+    ("n_rows", "n_inducing", "size"),
+    [(50, 60, 50), (4_000, 60, 1_200), (100_000, 60, 5_000), (1_000_000, 60, 10_000), (1_000_000, 800, 16_000)],
+)
+def test_batch_sizes(n_rows: int, n_inducing: int, size: int) -> None:
+    assert Settings().batch_size(n_rows, n_inducing) == size
+    assert Settings(batch_rows=30).batch_size(n_rows, n_inducing) == 30

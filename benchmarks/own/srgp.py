@@ -65,9 +65,9 @@ def parameters(hyper: Hyperparameters) -> dict[str, Any]:
     kernel = hyper.kernel
     assert isinstance(kernel, kernels.SquaredExponential)
     return {
-        "variance": float(kernel.variance),
+        "variance": float(kernel.variance.detach()),
         "lengthscales": kernel.lengthscales.tolist(),
-        "noise_var": float(hyper.noise_var),
+        "noise_var": float(hyper.noise_var.detach()),
     }
 
 

@@ -5,9 +5,12 @@ Products and factorisations of a few hundred rows gain little from a second BLAS
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any, TypeVar
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 Result = TypeVar("Result")
 
@@ -24,7 +27,23 @@ def run(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
     before = available()
     try:
         # New threads inherit the treatment of denormal numbers from this one.
-        with ThreadPoolExecutor(len(tasks), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        pool = ThreadPoolExecutor(len(tasks), initializer=torch.set_num_threads, initargs=(1,))
+        with one_scipy_thread(), pool:
             return [future.result() for future in [pool.submit(task) for task in tasks]]
     finally:
         torch.set_num_threads(before)
+
+
+def one_scipy_thread() -> AbstractContextManager[Any]:
+    """Within, the BLAS of numpy and scipy has one thread; that of torch keeps its own.
+
+    The vectors of an optimiser are short. OpenBLAS wakes its threads for them all the same, and they spin on a core
+    that torch needs. The setting belongs to the process: the first thread that asks controls it, others leave it alone.
+    """
+    limited: AbstractContextManager[Any] = _openblas().limit(limits=1)
+    return limited
+
+
+@cache
+def _openblas() -> ThreadpoolController:
+    return ThreadpoolController().select(internal_api="openblas")

@@ -8,6 +8,7 @@ from sparsegp.learning.deadline import OUT_OF_TIME, Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import Objective
 from sparsegp.learning.recorder import LearningResult, Recorder, StepCallback
+from sparsegp.threads import one_scipy_thread
 
 CORRECTIONS = 10
 RESTARTS = 2
@@ -39,7 +40,7 @@ def maximize(
 
     for _ in range(1 + RESTARTS):
         failures = recorder.failures
-        with recorder.keeping_best():
+        with recorder.keeping_best(), one_scipy_thread():
             result = minimize(
                 recorder,
                 recorder.best_vector,
