@@ -122,12 +122,21 @@ def scores(data: Arrays, arrays: Arrays) -> dict[str, Any]:
         "msll": msll(y, mean, std, y_train=data["y"]),
         "coverage_95": interval_coverage(y, mean - half_width, mean + half_width),
     }
+    if "true_noise_std" in data:
+        found |= {"std_map": coarse(std), "true_std_map": coarse(data["true_noise_std"])}
     if "log_density" in arrays:
         trivial = nlpd(y, np.full(len(y), train_mean), np.full(len(y), train_std))
         found["mixture_msll"] = -float(arrays["log_density"].mean()) - trivial
         log_noise = 2.0 * np.log(arrays["noise_std"] / train_std)
         found["log_noise_quantiles"] = np.quantile(log_noise, NOISE_LEVELS).round(3).tolist()
     return found
+
+
+def coarse(values: np.ndarray) -> list[float]:
+    """Every second point of a square grid in both directions."""
+    side = round(len(values) ** 0.5)
+    thinned: list[float] = values.reshape(side, side)[::2, ::2].ravel().round(3).tolist()
+    return thinned
 
 
 def figures(cell: Cell) -> list[str]:

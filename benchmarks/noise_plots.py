@@ -1,4 +1,7 @@
-"""Pictures of the noise experiments: bands and learned noise of the toy, solar irradiance, spread of the noise."""
+"""Pictures of the noise experiments: bands and learned noise of the toy, solar irradiance, and all of the comparison.
+
+`python -m benchmarks.noise_plots` draws those of noise_experiments again from its results file.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import numpy as np
 from benchmarks.jobs import Arrays
 from benchmarks.plotting import panels, save
+from benchmarks.results import read_results
 
 COLOURS = {"dvshgp": "tab:blue", "vshgp": "tab:red", "vhgp": "tab:green", "vsgp": "tab:gray"}
 
@@ -48,7 +52,41 @@ def _band(axis: Any, data: Arrays, found: Arrays, colour: str) -> None:
     axis.fill_between(x, mean - 1.96 * std, mean + 1.96 * std, color=colour, alpha=0.25)
 
 
-def noise_spread(cells: dict[str, dict[str, dict[str, Any]]]) -> Path:
+Cells = dict[str, dict[str, dict[str, Any]]]
+SCORES = {"smse": "SMSE", "msll": "MSLL"}
+
+
+def scores(cells: Cells) -> Path:
+    """SMSE and MSLL of every model on every data set (figures 6 and 8)."""
+    figure, axes = panels(len(SCORES), len(cells), (3.0, 2.2))
+    for column, (dataset, by_method) in enumerate(cells.items()):
+        known = {name: cell for name, cell in by_method.items() if "smse" in cell}
+        for axis, (score, title) in zip(axes[:, column], SCORES.items(), strict=True):
+            axis.plot(range(len(known)), [cell[score] for cell in known.values()], "o", color="tab:blue")
+            axis.set_xticks(range(len(known)), list(known), rotation=60, fontsize=7, ha="right")
+            axis.set_ylabel(title, fontsize=8)
+        axes[0, column].set_title(dataset, fontsize=9)
+    return save(figure, "noise_scores")
+
+
+def maps(by_method: dict[str, dict[str, Any]]) -> Path | None:
+    """Predictive std of every model over the square beside the true noise (figure 7)."""
+    known = {name: np.array(cell["std_map"]) for name, cell in by_method.items() if "std_map" in cell}
+    if not known:
+        return None
+    truth = next(np.array(cell["true_std_map"]) for cell in by_method.values() if "true_std_map" in cell)
+    shown = {"true noise": truth, **known}
+    figure, axes = panels(-(-len(shown) // 5), min(5, len(shown)), (2.2, 2.2))
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, (name, values) in zip(axes.flat, shown.items(), strict=False):
+        side = round(len(values) ** 0.5)
+        axis.imshow(values.reshape(side, side), origin="lower", vmin=0.0, vmax=float(truth.max()))
+        axis.set_title(name, fontsize=8)
+    return save(figure, "noise_maps")
+
+
+def noise_spread(cells: Cells) -> Path:
     """5 to 95 % range, quartiles and median of the log noise variance of every model (figures 9, 12 and 14)."""
     figure, axes = panels(1, len(cells), (3.0, 2.6))
     for axis, (dataset, by_method) in zip(axes[0], cells.items(), strict=True):
@@ -60,3 +98,14 @@ def noise_spread(cells: dict[str, dict[str, dict[str, Any]]]) -> Path:
         axis.set_xticks(range(len(known)), list(known), rotation=60, fontsize=7)
         axis.set_title(dataset, fontsize=9)
     return save(figure, "noise_spread")
+
+
+def main() -> None:
+    cells: Cells = read_results("noise_experiments", quick=False).get("cells", {})
+    scores(cells)
+    noise_spread(cells)
+    maps(cells.get("sinc2d", {}))
+
+
+if __name__ == "__main__":
+    main()

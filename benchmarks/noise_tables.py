@@ -16,6 +16,11 @@ PICTURES = {
     "noise_toy": "Toy: DVSHGP, learned noise against the truth, bound of SVSHGP",
     "noise_solar": "Solar irradiance: DVSHGP and VSHGP",
 }
+COMPARISONS = {
+    "noise_scores": "SMSE and MSLL of every model",
+    "noise_maps": "2-D sinc: true noise and predictive standard deviations",
+    "noise_spread": "Spread of the estimated log noise variances",
+}
 
 
 def flagship_table(document: Document) -> str:
@@ -37,7 +42,12 @@ def experiments_table(document: Document) -> str:
         rows = [[name, *noise_experiments.figures(cell)] for name, cell in by_method.items()]
         heading = f"**{dataset}** ({first['n_train']:,} training rows; {machine_line(first['machine']).strip()})\n\n"
         parts.append(heading + markdown_table(["", *noise_experiments.COLUMNS], rows))
-    return "\n".join(parts)
+    return "\n".join([*parts, *_pictures(COMPARISONS)])
+
+
+def _pictures(titles: dict[str, str]) -> list[str]:
+    """Those that have been drawn."""
+    return [f"![{title}](images/{name}.png)\n" for name, title in titles.items() if (IMAGES / f"{name}.png").exists()]
 
 
 def toys_table(document: Document) -> str:
@@ -52,9 +62,7 @@ def toys_table(document: Document) -> str:
     for name, cells in document["classics"].items():
         table = markdown_table(["", *noise_toys.COLUMNS], noise_toys.rows(cells))
         parts.append(f"**{name}**, {noise_toys.FOLDS}-fold cross-validation\n\n" + table)
-    parts += [
-        f"![{title}](images/{name}.png)\n" for name, title in PICTURES.items() if (IMAGES / f"{name}.png").exists()
-    ]
+    parts += _pictures(PICTURES)
     return machine_line(document["machine"]) + "\n" + "\n".join(parts)
 
 

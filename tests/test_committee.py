@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,20 @@ def test_threads_keep_order_and_leave_torch_as_it_was() -> None:
     assert map_in_threads(lambda k: k, range(0), 2) == []
     assert torch.get_num_threads() == before
     assert (n_workers(4, 2), n_workers(2, 9), n_workers(None, 100), n_workers(3, 0)) == (2, 2, before, 1)
+
+
+def test_a_thread_that_is_done_takes_the_next_item():
+    others_done, done = threading.Event(), []
+
+    def work(k):
+        if k == 0:
+            return others_done.wait(20)
+        done.append(k)
+        if len(done) == 7:
+            others_done.set()
+        return True
+
+    assert map_in_threads(work, range(8), 2) == [True] * 8
 
 
 def test_an_error_in_a_thread_is_the_callers_error() -> None:
