@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from problems import agree, get_row, random_problem, tensor
@@ -120,7 +120,11 @@ def test_step_sizes_follow_the_schedule_of_the_paper() -> None:
     assert [stochastic.step_size(t) for t in (4, 5, 1000)] == pytest.approx([0.1, 0.1, 0.1])
 
 
+EPS = float(torch.finfo(torch.float64).eps)
+
+
 @settings(deadline=None, max_examples=8)
+@example(seed=4, step=1.0, scale=1820.0)
 @given(seed=st.integers(0, 10_000), step=st.floats(1e-3, 1.0), scale=st.floats(1.0, 1e5))
 def test_any_step_on_any_batch_keeps_both_posteriors_positive_definite(seed: int, step: float, scale: float) -> None:
     problem = random_problem(seed)
@@ -131,8 +135,10 @@ def test_any_step_on_any_batch_keeps_both_posteriors_positive_definite(seed: int
         block = problem.block.take(torch.from_numpy(rng.permutation(len(problem.y))[:3]))
         state = state.stepped_f(block, scale, step).stepped_g(block, scale, step)
         for q in (state.q, state.process.q):
-            # a mixture of precisions >= I is >= I
-            assert float(torch.linalg.eigvalsh(q.covariance).max()) <= 1.0 + 1e-6
+            # a mixture of precisions >= I is >= I, but for the rounding of the largest eigenvalue
+            assert float(q.LB.factor.diagonal().min()) > 0.0
+            eigenvalues = torch.linalg.eigvalsh(q.LB.factor @ q.LB.factor.mT)
+            assert float(eigenvalues.min()) >= 1.0 - 1e-6 - 100 * EPS * float(eigenvalues.max())
             assert bool(torch.isfinite(q.mean).all())
 
 
