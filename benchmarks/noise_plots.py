@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks import noise_experiments
 from benchmarks.jobs import Arrays
 from benchmarks.plotting import panels, save
 from benchmarks.results import read_results
@@ -69,12 +70,9 @@ def scores(cells: Cells) -> Path:
     return save(figure, "noise_scores")
 
 
-def maps(by_method: dict[str, dict[str, Any]]) -> Path | None:
+def maps(by_method: dict[str, dict[str, Any]], truth: np.ndarray) -> Path:
     """Predictive std of every model over the square beside the true noise (figure 7)."""
     known = {name: np.array(cell["std_map"]) for name, cell in by_method.items() if "std_map" in cell}
-    if not known:
-        return None
-    truth = next(np.array(cell["true_std_map"]) for cell in by_method.values() if "true_std_map" in cell)
     shown = {"true noise": truth, **known}
     figure, axes = panels(-(-len(shown) // 5), min(5, len(shown)), (2.2, 2.2))
     for axis in axes.flat:
@@ -104,7 +102,8 @@ def main() -> None:
     cells: Cells = read_results("noise_experiments", quick=False).get("cells", {})
     scores(cells)
     noise_spread(cells)
-    maps(cells.get("sinc2d", {}))
+    square = noise_experiments.problem("sinc2d", noise_experiments.SETTINGS["sinc2d"])
+    maps(cells.get("sinc2d", {}), np.array(noise_experiments.coarse(square["true_noise_std"])))
 
 
 if __name__ == "__main__":
