@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import anytime_learning, anytime_race, anytime_reproduction, anytime_scale, anytime_step
+from benchmarks import (
+    anytime_learning,
+    anytime_race,
+    anytime_reproduction,
+    anytime_scale,
+    anytime_step,
+    budget_optimizers,
+)
 from benchmarks.markdown import machine_line, markdown_table
 from benchmarks.results import number
 
@@ -95,6 +102,15 @@ def learning(document: dict[str, Any]) -> str:
     return heading + markdown_table(["", *anytime_learning.COLUMNS], anytime_learning.table_rows(document))
 
 
+def budgets(document: dict[str, Any]) -> str:
+    problem = document["problem"]
+    heading = f"`time_budget={problem['time_budget']:g}`, M = {problem['n_inducing']}; " + machine_line(
+        document["machine"]
+    )
+    columns = ["", "", *budget_optimizers.COLUMNS]
+    return heading + "\n" + markdown_table(columns, budget_optimizers.table_rows(document))
+
+
 def reproduction(document: dict[str, Any]) -> str:
     parts = [machine_line(document["machine"])]
     for name, cell in document["cells"].items():
@@ -113,5 +129,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "anytime_scale": scale,
     "anytime_race": race,
     "anytime_learning": learning,
+    "budget_optimizers": budgets,
     "anytime_reproduction": reproduction,
 }

@@ -31,7 +31,7 @@ def _method(name: str, **options: Any) -> Method:
     return Method(
         name,
         "benchmarks.own.noise",
-        {"kernel": "matern32", **options, "levels": LEVELS},
+        {"kernel": "auto", **options, "levels": LEVELS},
         per_dataset=ROUGH,
         quick={"n_inducing": 50, "n_noise_inducing": 20, "rows_each": 200},
     )

@@ -1,11 +1,11 @@
-"""Tables of the pages on noise, from the results of flagship, noise_experiments, noise_toys and committee_speed."""
+"""Tables of the pages on noise, from the results of flagship, committee_speed and all of noise_*."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import flagship, noise_experiments, noise_toys
+from benchmarks import flagship, noise_experiments, noise_sizes, noise_toys
 from benchmarks.markdown import machine_line, markdown_table
 from benchmarks.plotting import IMAGES
 from benchmarks.results import number
@@ -66,6 +66,11 @@ def toys_table(document: Document) -> str:
     return machine_line(document["machine"]) + "\n" + "\n".join(parts)
 
 
+def sizes_table(document: Document) -> str:
+    heading = f"{document['problem']['n_train']:,} training rows of protein; " + machine_line(document["machine"])
+    return heading + "\n" + markdown_table(list(noise_sizes.COLUMNS), noise_sizes.rows(document))
+
+
 def committee_table(document: Document) -> str:
     problem, measured, ratios = document["problem"], document["measured"], document["ratios"]
     rows = [
@@ -85,5 +90,6 @@ TABLES: dict[str, Callable[[Document], str]] = {
     "flagship": flagship_table,
     "noise_experiments": experiments_table,
     "noise_toys": toys_table,
+    "noise_sizes": sizes_table,
     "committee_speed": committee_table,
 }

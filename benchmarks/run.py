@@ -8,10 +8,18 @@ from importlib import import_module
 from benchmarks.results import console
 
 CELLS = ("datasets", "flagship", "noise_experiments")
-NOISE = ("noise_toys", "committee_speed")
+NOISE = ("noise_toys", "noise_sizes", "committee_speed")
 SRGP = ("srgp_toy", "srgp_simulation", "srgp_airline", "srgp_plant")
 SCALE = ("out_of_core", "dask_speed", "plan_accuracy")
-ANYTIME = ("anytime_step", "svgp_equality", "anytime_scale", "anytime_race", "anytime_learning", "anytime_reproduction")
+ANYTIME = (
+    "anytime_step",
+    "svgp_equality",
+    "anytime_scale",
+    "anytime_race",
+    "anytime_learning",
+    "budget_optimizers",
+    "anytime_reproduction",
+)
 BENCHMARKS = ("bound", "predict", "product", "fit_memory", *CELLS, "recursive_speed", *ANYTIME, *SCALE, *SRGP, *NOISE)
 
 

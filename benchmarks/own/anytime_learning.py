@@ -1,7 +1,7 @@
-"""Worker: hyper-parameters learned in a given time by one of two ways from the same start, then one exact pass.
+"""Worker: hyper-parameters learned in a given time by one of several ways from the same start, then one exact pass.
 
 The start (median lengthscales; neighbourhoods for block models), the blocks and the inducing inputs are common and not
-counted. `seconds` is the processor time of learning alone, whatever else the machine does; both ways then infer from
+counted. `seconds` is the processor time of learning alone, whatever else the machine does; all then infer from
 all rows and are scored on the test rows.
 """
 
@@ -22,7 +22,7 @@ from sparsegp.approximations import Approximation, get
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
 from sparsegp.estimators import families
-from sparsegp.learning import progressive, stochastic
+from sparsegp.learning import progressive
 from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
@@ -34,7 +34,7 @@ ROWS_FOR_INDUCING = 20_000
 
 @dataclass(frozen=True)
 class Setting:
-    """What both ways start from."""
+    """What all ways start from."""
 
     rows: Rows
     row: Approximation
@@ -71,14 +71,9 @@ def learned(given: Setting, way: str, seconds: float) -> tuple[Hyperparameters, 
     limits = families.limits_of(given.rows.all, given.start.noise_var)
     clock = time.process_time
     started = clock()
-    if way == "lbfgs":
-        deadline = Deadline(started + seconds, clock)
-        stages = progressive.learn(given.rows, given.row, hyper, limits, optimizer="lbfgs", rng=rng, deadline=deadline)
-        evaluations = sum(stage.evaluations for stage in stages)
-    else:
-        evaluations = stochastic.learn(
-            given.rows, given.row, hyper, limits, rng=rng, seconds=seconds, clock=clock
-        ).evaluations
+    deadline = Deadline(started + seconds, clock)
+    stages = progressive.learn(given.rows, given.row, hyper, limits, optimizer=way, rng=rng, deadline=deadline)
+    evaluations = sum(stage.evaluations for stage in stages)
     return hyper, {"seconds": clock() - started, "evaluations": evaluations}
 
 

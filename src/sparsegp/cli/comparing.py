@@ -30,7 +30,7 @@ def compare(
     n_inducing: options.Inducing = 512,
     power: options.Power = 0.5,
     n_blocks: options.Blocks = None,
-    optimizer: options.Optimizer = "lbfgs",
+    optimizer: options.Optimizer = "auto",
     time_budget: options.Budget = None,
     seed: options.Seed = 0,
     as_json: options.Json = False,

@@ -44,7 +44,7 @@ class Settings:
             "kernel": self.kernel,
             "n_inducing": self.n_inducing,
             "power": self.power,
-            "optimizer": self.optimizer,
+            "optimizer": self.optimizer if self.model == "sparse" or self.optimizer != "auto" else "lbfgs",
             "random_state": self.seed,
             "verbose": int(self.verbose),
         }
@@ -69,7 +69,7 @@ def fit(
     n_inducing: options.Inducing = 512,
     power: options.Power = 0.5,
     n_blocks: options.Blocks = None,
-    optimizer: options.Optimizer = "lbfgs",
+    optimizer: options.Optimizer = "auto",
     weight: options.Weight = None,
     noise_var: options.NoiseVar = None,
     time_budget: options.Budget = None,

@@ -11,7 +11,7 @@ from sparsegp.errors import InputError
 # Written out so that completion answers without torch; the tests hold them against the package.
 MODELS = ("sparse", "heteroscedastic", "committee")
 KERNELS = ("se", "matern12", "matern32", "matern52", "rq", "auto")
-OPTIMIZERS = ("lbfgs", "srgp", "adam")
+OPTIMIZERS = ("auto", "lbfgs", "srgp", "ngd", "adam")
 APPROXIMATIONS = (
     "vfe",
     "fitc",
@@ -103,7 +103,7 @@ Inducing = Annotated[
 ]
 Power = Annotated[float, typer.Option(help="alpha of pep and block-pep, 0 to 1.")]
 Blocks = Annotated[int | None, typer.Option(help="Number of blocks of pitc, pic and block-pep.")]
-Optimizer = Annotated[str, typer.Option(help="lbfgs, srgp or adam.", autocompletion=beginning(OPTIMIZERS))]
+Optimizer = Annotated[str, typer.Option(help="auto, lbfgs, srgp, ngd or adam.", autocompletion=beginning(OPTIMIZERS))]
 Budget = Annotated[float | None, typer.Option(help="Seconds for the fit as a whole. Default: until it is done.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]

@@ -20,7 +20,7 @@ def plan(
     n_inducing: options.Inducing = 512,
     power: options.Power = 0.5,
     n_blocks: options.Blocks = None,
-    optimizer: options.Optimizer = "lbfgs",
+    optimizer: options.Optimizer = "auto",
     time_budget: options.Budget = None,
     n_rows: Annotated[int | None, typer.Option(help="Number of rows, where the file does not tell.")] = None,
     machines: Annotated[str, typer.Option(help="Number of machines, or several to compare: 1,10,100.")] = "1",

@@ -57,14 +57,17 @@ class DaskCrew:
         return gathered(self.client, [submit(self.client, task, plan, *given, home=home) for home, plan in placed])
 
     def _place(self, plan: ExpertPlan) -> tuple[str, Any]:
-        """The home of an expert and the future of its plan there; homes take turns."""
+        """The home of an expert and the future of its plan there: all wait for the slowest, so rows are balanced."""
         if id(plan) not in self._placed:
-            home = self.homes[len(self._placed) % len(self.homes)]
+            home = min(self.homes, key=self._n_rows)
             with warnings.catch_warnings():
                 # Its rows have no other home than the task itself, from which a lost expert is made again.
                 warnings.filterwarnings("ignore", message="Sending large graph")
                 self._note(plan, home, submit(self.client, unpacked, packed(plan), home=home))
         return self._placed[id(plan)][1:]
+
+    def _n_rows(self, home: str) -> int:
+        return sum(plan.objective.n_rows for plan, where, _ in self._placed.values() if where == home)
 
     def _improved(self, plan: ExpertPlan, own: bytes | None) -> ExpertPlan:
         """With inducing inputs learned by its worker, which has the rows already."""

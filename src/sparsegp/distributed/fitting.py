@@ -29,7 +29,7 @@ from sparsegp.estimators.tasks import Accepted
 from sparsegp.learning.deadline import Deadline
 from sparsegp.sources import Source, Survey, open_source
 
-OPTIMIZERS = ("lbfgs", "adam", None)
+OPTIMIZERS = ("auto", "lbfgs", "adam", None)
 LEARNING_SHARE = 0.5
 """Of a time budget; the rest is for blocks."""
 

@@ -92,8 +92,10 @@ def scout(
 ) -> Start:
     """Kernel and noise learned from a few neighbourhoods, before there are blocks.
 
-    They are the start of models by blocks, and their lengthscales the metric in which blocks are compact.
+    They are the start of models by blocks, and their lengthscales the metric in which blocks are compact. Exact GPs
+    have nothing for "ngd" to sample.
     """
+    optimizer = "lbfgs" if optimizer == "ngd" else optimizer
     learn_noise = block.noise_var is None
     hyper = Hyperparameters(start.kernel, start.noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
     limits = limits_of(block, start.noise_var)

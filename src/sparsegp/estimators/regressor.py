@@ -29,7 +29,7 @@ from sparsegp.estimators.shell import Estimator
 from sparsegp.estimators.stepping.anytime import AnytimeMixin
 from sparsegp.estimators.tasks import Accepted, Task
 from sparsegp.estimators.updating.streaming import StreamingMixin
-from sparsegp.learning import srgp
+from sparsegp.learning import natural, srgp
 from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import Batch, to_block
 
@@ -62,7 +62,8 @@ class SparseGPRegressor(
         "random", "greedy", or an array.
     n_blocks : blocks of "pitc", "pic", "block-pep"; None gives about `n_inducing` rows a block.
     noise_var : starting value of the noise variance in squared units of y; the value itself if `optimizer=None`.
-    optimizer : "lbfgs" | "adam" | None (hyper-parameters and inducing inputs stay as given).
+    optimizer : "auto" | "lbfgs" | "srgp" | "ngd" | "adam" | None (hyper-parameters and inducing inputs stay as given).
+        "auto" is "lbfgs", but "ngd" for approximations by blocks within a time budget.
     learn_inducing : whether the inducing inputs are learned with the hyper-parameters.
     inference : "exact", one pass over all rows, or "anytime", block after block (docs/time-budgets.md).
     time_budget : seconds that `fit` may take as a whole; learning and inference share them.
@@ -90,7 +91,7 @@ class SparseGPRegressor(
         inducing: Any = "kmeans",
         n_blocks: int | None = None,
         noise_var: float | None = None,
-        optimizer: str | None = "lbfgs",
+        optimizer: str | None = "auto",
         learn_inducing: bool = True,
         inference: str = "exact",
         time_budget: float | None = None,
@@ -237,6 +238,8 @@ class SparseGPRegressor(
         row = approximations.get(self.approximation, self.power)
         if self.optimizer == "srgp":
             srgp.require_points(row)
+        if self.optimizer == "ngd":
+            natural.require_inducing(row)
         self._check_stream_parameters(row)
         self._check_anytime_parameters(row)
         return row

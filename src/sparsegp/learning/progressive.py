@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sparsegp.approximations import Approximation
 from sparsegp.data import Rows
 from sparsegp.kernels import Stationary
-from sparsegp.learning import adam, lbfgs, srgp
+from sparsegp.learning import adam, lbfgs, natural, srgp, stochastic
 from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import CollapsedObjective, Objective
@@ -36,7 +36,14 @@ class Optimizer(Protocol):
     ) -> LearningResult: ...
 
 
-OPTIMIZERS: dict[str, Optimizer] = {"lbfgs": lbfgs.maximize, "adam": adam.maximize, "srgp": srgp.maximize}
+AUTO = "auto"
+OPTIMIZERS: dict[str, Optimizer] = {
+    AUTO: lbfgs.maximize,
+    "lbfgs": lbfgs.maximize,
+    "adam": adam.maximize,
+    "srgp": srgp.maximize,
+    "ngd": natural.maximize,
+}
 
 WORTHWHILE_EVALUATIONS = 5
 GOOD_START_EVALUATIONS = 20
@@ -49,7 +56,8 @@ class Schedule:
 
     Early stages are cheap and may run long; an evaluation on all rows costs as much as dozens on a subset, so the
     last stage only finishes what the earlier ones reached: about `last_row_visits` rows times iterations. Learning
-    sees `most_rows` rows at the most (None: all of them); inference always sees all.
+    sees `most_rows` rows at the most (None: all of them); inference always sees all. `by_steps`: what learning
+    costs does not depend on the rows, so it goes on with all of them after warming up on the first subset.
     """
 
     warm_up_iterations: int = 30
@@ -60,6 +68,7 @@ class Schedule:
     last_row_visits: float = 2e6
     fewest_iterations: int = 10
     tolerance: float = 1e-6
+    by_steps: bool = False
 
     def stages(self, n_rows: int) -> list[int]:
         sizes = []
@@ -75,6 +84,13 @@ class Schedule:
         last = min(self.first_iterations, max(self.fewest_iterations, round(self.last_row_visits / n_rows)))
         share = stage / (n_stages - 1) if n_stages > 1 else 0.0
         return round(math.exp((1 - share) * math.log(self.first_iterations) + share * math.log(last)))
+
+    def skips(self, stage: int, n_stages: int) -> bool:
+        return self.by_steps and stage == 0 and n_stages > 1
+
+    def visited(self, size: int) -> int:
+        """Rows that the shortest piece of work of a stage visits."""
+        return min(size, stochastic.BLOCK_ROWS) if self.by_steps else size
 
     def within(self, deadline: Deadline) -> "Schedule":
         """With a first stage so small that a fair number of evaluations fit before the deadline."""
@@ -107,11 +123,14 @@ STOCHASTIC = Schedule(
     last_row_visits=5e6,
     fewest_iterations=5,
 )
+# Steps from sampled blocks cost the same however many rows there are: all of them from the start.
+NATURAL_POINTS = replace(STOCHASTIC, first_rows=8192, growth=2**40, fewest_iterations=2, by_steps=True)
+NATURAL_BLOCKS = replace(BLOCKS, growth=2**40, most_rows=None, last_row_visits=4e5, fewest_iterations=1, by_steps=True)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One climb: its objective, the rows an evaluation visits, its iterations, and whether inducing inputs stay."""
+    """One climb: its objective, rows an evaluation or a step visits, iterations, and whether inducing inputs stay."""
 
     objective: Objective
     n_rows: int
@@ -120,7 +139,9 @@ class Stage:
 
 
 def schedule_of(row: Approximation, optimizer: str) -> Schedule:
-    return BLOCKS if row.by_block else STOCHASTIC if OPTIMIZERS[optimizer] is srgp.maximize else POINTS
+    if optimizer == "ngd":
+        return NATURAL_BLOCKS if row.by_block else NATURAL_POINTS
+    return BLOCKS if row.by_block else STOCHASTIC if optimizer == "srgp" else POINTS
 
 
 def learn(
@@ -159,10 +180,12 @@ def staged(
     the input space: inducing inputs learned from those would desert the rest.
     """
     if schedule.warm_up_iterations:
-        yield Stage(objective(0), sizes[0], schedule.warm_up_iterations, True)
+        yield Stage(objective(0), schedule.visited(sizes[0]), schedule.warm_up_iterations, True)
     for k, size in enumerate(sizes):
+        if schedule.skips(k, len(sizes)):
+            continue
         iterations = schedule.iterations(k, len(sizes), n_rows)
-        yield Stage(objective(k), size, iterations, row.by_block and size < n_rows)
+        yield Stage(objective(k), schedule.visited(size), iterations, row.by_block and size < n_rows)
 
 
 def climb(

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
@@ -20,6 +19,7 @@ from sparsegp.engines.divergence import expected_log_likelihood, kl_to_prior
 from sparsegp.engines.pace import Clock
 from sparsegp.engines.sampling import WITHOUT_REPLACEMENT, BlockSource, Draw, make_source
 from sparsegp.errors import FactorizationError, InputError
+from sparsegp.learning.adam_steps import AdamSteps
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.recorder import LearningResult, LearningStep, StepCallback
 from sparsegp.learning.uncollapsed_gradient import accumulate_gradient
@@ -30,8 +30,6 @@ from sparsegp.statistics import BlockStatistics
 BLOCK_ROWS = 1024
 MOST_FAILURES = 10
 MEMORY = (0.9, 0.99)
-
-Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -105,27 +103,6 @@ class _Budget:
         return max(steps / (self.steps or math.inf), self.elapsed / (self.seconds or math.inf))
 
 
-@dataclass(frozen=True)
-class _Adam:
-    """Running means of the gradient and of its square; written out because importing an optimiser takes seconds."""
-
-    mean: Vector
-    square: Vector
-    steps: int = 0
-
-    @classmethod
-    def start(cls, size: int) -> "_Adam":
-        return cls(np.zeros(size), np.zeros(size))
-
-    def step(self, gradient: Vector) -> tuple["_Adam", Vector]:
-        """The new memory, and the direction mean/sqrt(square) with both freed of their bias towards zero."""
-        mean = MEMORY[0] * self.mean + (1.0 - MEMORY[0]) * gradient
-        square = MEMORY[1] * self.square + (1.0 - MEMORY[1]) * gradient**2
-        steps = self.steps + 1
-        scale = np.sqrt(square / (1.0 - MEMORY[1] ** steps)) + 1e-8
-        return _Adam(mean, square, steps), mean / (1.0 - MEMORY[0] ** steps) / scale
-
-
 class _Follower:
     """q(v) that follows moving hyper-parameters: the iterate, and the weight that each block has in it.
 
@@ -167,7 +144,7 @@ class _Climb:
         box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
         self.lower, self.upper = np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
         self.vector = self.good = hyper.vector()
-        self.adam = _Adam.start(len(self.vector))
+        self.adam = AdamSteps(MEMORY)
         self.follower = _Follower(n_blocks)
         self.objective, self.jitter, self.steps, self.failures = -math.inf, 0.0, 0, 0
 
@@ -203,8 +180,7 @@ class _Climb:
         gradient = scale * self.hyper.gradient()
         if not np.isfinite(gradient).all():
             raise FactorizationError("The gradient of a block is not finite.")
-        self.adam, direction = self.adam.step(gradient)
-        self.vector = np.clip(self.vector + rate * direction, self.lower, self.upper)
+        self.vector = np.clip(self.vector + self.adam.step(gradient, rate), self.lower, self.upper)
         self.hyper.load_vector(self.vector)
 
     def _record(self, parts: list[BlockStatistics], weights: Sequence[float], q: InducingPosterior) -> None:
@@ -219,4 +195,4 @@ class _Climb:
         self.failures += 1
         self.vector = self.good
         self.hyper.load_vector(self.vector)
-        self.adam = _Adam.start(len(self.vector))
+        self.adam = AdamSteps(MEMORY)

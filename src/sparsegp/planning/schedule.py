@@ -41,6 +41,7 @@ def learning_stages(model: Model, n_rows: int, sample_rows: int | None = None) -
     found = [
         Stage(size, EVALUATIONS_PER_ITERATION * schedule.iterations(k, len(sizes), n_rows))
         for k, size in enumerate(sizes)
+        if not schedule.skips(k, len(sizes))
     ]
     if not schedule.warm_up_iterations:
         return tuple(found)

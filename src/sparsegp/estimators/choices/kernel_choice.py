@@ -11,8 +11,10 @@ from sparsegp.learning.hyperparameters import Hyperparameters
 
 AUTO = "auto"
 CANDIDATES = ("matern32", "matern52", "se", "matern12")
-ROUNDS = neighbourhoods.Rounds(counts=(8,), n_rows=300, iterations=20, n_judged=160, n_neighbours=64)
+ROUNDS = neighbourhoods.Rounds(counts=(8, 8), n_rows=300, iterations=20, n_judged=160, n_neighbours=64)
 MOST_ROWS = 100_000
+# Kernels differ by hundredths of the log density, rows by several: it takes many of them to tell kernels apart.
+N_JUDGED = 1000
 
 
 def best_start(starts: dict[str, Start], block: Block, rng: np.random.Generator) -> str:
@@ -32,7 +34,7 @@ def _score(start: Start, block: Block, rng: np.random.Generator) -> float:
     try:
         neighbourhoods.learn(block, hyper, limits_of(block, start.noise_var), optimizer="lbfgs", rng=rng, rounds=ROUNDS)
         hyper.clear_gradient()
-        judged = torch.from_numpy(rng.choice(len(block), min(ROUNDS.n_judged, len(block)), replace=False))
+        judged = torch.from_numpy(rng.choice(len(block), min(N_JUDGED, len(block)), replace=False))
         with torch.no_grad():
             return neighbourhoods.held_out_log_density(block, hyper, judged, ROUNDS.n_neighbours)
     except FactorizationError:

@@ -29,7 +29,7 @@ from sparsegp.sources import ModelRows, Source, open_source, survey
 MOST_ENTRIES = 2**24
 """Numbers in X beyond which rows stay where they are: 128 MB as float64, two million rows of eight columns."""
 
-OPTIMIZERS = ("lbfgs", "adam", None)
+OPTIMIZERS = ("auto", "lbfgs", "adam", None)
 SURVEY_AND_INFERENCE = 2
 
 

@@ -18,6 +18,7 @@ from sparsegp.estimators.stepping.sketches import INFERENCE, LEARNING, Published
 from sparsegp.estimators.stepping.stepwise import stepwise
 from sparsegp.estimators.tasks import Task
 from sparsegp.learning.hyperparameters import Hyperparameters
+from sparsegp.learning.progressive import AUTO
 from sparsegp.learning.recorder import LearningResult, LearningStep
 from sparsegp.prior import SparsePrior
 
@@ -150,7 +151,7 @@ class _Fit:
         if problem.optimizer is None:
             return []
         deadline = self.budget.learning_deadline(len(problem.rows), sketcher.seconds)
-        problem = replace(problem, deadline=deadline)
+        problem = replace(problem, deadline=deadline, optimizer=self._optimizer(problem))
 
         def learn(report: Callable[[LearningStep], bool]) -> list[LearningResult]:
             def on_step(step: LearningStep) -> bool:
@@ -164,6 +165,12 @@ class _Fit:
         if deadline is not None:
             self.budget.learned(deadline)
         return results
+
+    def _optimizer(self, problem: Problem) -> str | None:
+        """Evaluations by blocks are so long that a budget has few; steps from single blocks fit (decisions/0010)."""
+        if problem.optimizer == AUTO and problem.row.by_block and self.budget.limited:
+            return "ngd"
+        return problem.optimizer
 
     def _shown(
         self,
