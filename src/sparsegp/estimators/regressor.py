@@ -188,7 +188,7 @@ class SparseGPRegressor(
         left = None
         if self.time_budget is not None:
             left = max(self.time_budget - (time.perf_counter() - started), LEAST_BUDGET_LEFT * self.time_budget)
-        best = choosing.made(self, choice.approximation, choice.n_inducing, left)
+        best = choosing.made(self, choice.approximation, choice.n_inducing, left, len(batch))
         known = {} if batch.noise_var is None else {"noise_var": batch.noise_var}
         best.fit(batch.X, batch.y, sample_weight=batch.weight, **known)
         if isinstance(best, HeteroscedasticGPRegressor):

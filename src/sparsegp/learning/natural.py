@@ -17,6 +17,7 @@ from sparsegp.learning.recorder import LearningResult, StepCallback
 
 JUDGED_ROWS = 8192
 BLOCKS_PER_EPOCH, FEWEST_BLOCK_ROWS = 20, 128
+JUDGING_MARGIN = 1.5
 SEED = 0
 NO_BETTER = "no better than the start"
 
@@ -42,7 +43,7 @@ def maximize(
     start, started = hyper.vector(), clock()
     before = judge.value(hyper)
     judging = clock() - started
-    seconds = None if deadline is None else deadline.at - clock() - judging
+    seconds = None if deadline is None else deadline.at - clock() - JUDGING_MARGIN * judging
     if seconds is not None and seconds <= 0.0:
         return LearningResult(before, judge.n_rows, 0, 0, judging, OUT_OF_TIME)
     rng = np.random.default_rng(SEED)

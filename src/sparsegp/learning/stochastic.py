@@ -74,7 +74,7 @@ def learn(
         stopped = on_step is not None and on_step(
             LearningStep(climb.objective, climb.n_rows, climb.steps, budget.elapsed)
         )
-        if stopped or climb.failures > MOST_FAILURES or budget.progress(climb.steps) >= 1.0:
+        if stopped or climb.failures > MOST_FAILURES or budget.is_used(climb.steps):
             break
     hyper.clear_gradient()
     reason = "stopped by the caller" if stopped else climb.reason
@@ -97,6 +97,12 @@ class _Budget:
     @property
     def elapsed(self) -> float:
         return self.clock() - self.started
+
+    def is_used(self, steps: int) -> bool:
+        """Whether no step is left, or another one as long as those before would end too late."""
+        elapsed = self.elapsed
+        late = self.seconds is not None and elapsed + elapsed / steps > self.seconds
+        return late or self.progress(steps) >= 1.0
 
     def progress(self, steps: int) -> float:
         """Used share of whichever limit is nearer."""

@@ -23,6 +23,7 @@ TRIAL_SECONDS = 12.0
 BUDGET_SHARE = 0.45
 INFERENCE_MARGIN = 1.5
 MOST_INDUCING, FEWEST_INDUCING, ROWS_PER_INDUCING = 512, 32, 8
+BLOCK_ROWS = 800  # of "pic": better than blocks as small as n_inducing on every set tried, and still many blocks
 # Learning visits about so many rows, each with the work of M^2 numbers (learning/progressive.py).
 ROW_VISITS = 4e6
 VISITS_PER_SECOND = 8e4
@@ -76,10 +77,12 @@ def choose(estimator: Any, batch: Batch, rng: np.random.Generator) -> Choice:
     return Choice(best.approximation, n_inducing, trials, _reason(best, trials, len(held_out)))
 
 
-def made(estimator: Any, name: str, n_inducing: int, seconds: float | None) -> Any:
-    """An estimator like the given one for a candidate, to be fitted within so many seconds."""
-    changes = {"n_inducing": n_inducing, "time_budget": seconds}
+def made(estimator: Any, name: str, n_inducing: int, seconds: float | None, n_rows: int) -> Any:
+    """An estimator like the given one for a candidate, to be fitted to n_rows rows within so many seconds."""
+    changes: dict[str, Any] = {"n_inducing": n_inducing, "time_budget": seconds}
     if not (isinstance(name, str) and name.startswith(NOISY)):
+        if name == "pic" and estimator.n_blocks is None:
+            changes["n_blocks"] = max(1, round(n_rows / max(n_inducing, BLOCK_ROWS)))
         return clone(estimator).set_params(approximation=name, **changes)
     shared = HeteroscedasticGPRegressor().get_params(deep=False).keys() & estimator.get_params(deep=False).keys()
     given = {key: getattr(estimator, key) for key in shared}
@@ -125,7 +128,7 @@ class _Fit:
 
 
 def _tried(estimator: Any, name: str, n_inducing: int, seconds: float, train: Batch, held_out: Batch) -> _Fit:
-    model = made(estimator, name, n_inducing, seconds).set_params(verbose=0)
+    model = made(estimator, name, n_inducing, seconds, len(train)).set_params(verbose=0)
     trial = Trial(name, len(train), math.inf, seconds)
     known = {} if train.noise_var is None else {"noise_var": train.noise_var}
     try:

@@ -17,8 +17,9 @@ from sparsegp.estimators.stepping.budget import Budget
 from sparsegp.estimators.stepping.sketches import INFERENCE, LEARNING, Published, Sketcher
 from sparsegp.estimators.stepping.stepwise import stepwise
 from sparsegp.estimators.tasks import Task
+from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.progressive import AUTO
+from sparsegp.learning.progressive import AUTO, BLOCKS
 from sparsegp.learning.recorder import LearningResult, LearningStep
 from sparsegp.prior import SparsePrior
 
@@ -27,6 +28,7 @@ SKETCH_ROWS = 8192
 PUBLISH_RATIO = 1.3
 DENSE_SHARE = 0.7
 SUBSET_SHARE = 0.7
+ENOUGH_EVALUATIONS = 20
 
 ONE_PASS = "one pass over all rows: the result is exact"
 STOPPED = "stopped by a callback"
@@ -151,7 +153,7 @@ class _Fit:
         if problem.optimizer is None:
             return []
         deadline = self.budget.learning_deadline(len(problem.rows), sketcher.seconds)
-        problem = replace(problem, deadline=deadline, optimizer=self._optimizer(problem))
+        problem = replace(problem, deadline=deadline, optimizer=_optimizer(problem, deadline))
 
         def learn(report: Callable[[LearningStep], bool]) -> list[LearningResult]:
             def on_step(step: LearningStep) -> bool:
@@ -165,12 +167,6 @@ class _Fit:
         if deadline is not None:
             self.budget.learned(deadline)
         return results
-
-    def _optimizer(self, problem: Problem) -> str | None:
-        """Evaluations by blocks are so long that a budget has few; steps from single blocks fit (decisions/0010)."""
-        if problem.optimizer == AUTO and problem.row.by_block and self.budget.limited:
-            return "ngd"
-        return problem.optimizer
 
     def _shown(
         self,
@@ -260,6 +256,14 @@ class _Fit:
         if sketch.is_exact:
             return replace(sketch, error=0.0, reason=anytime_run.EXACT)
         return replace(sketch, reason=anytime_run.TIME_IS_UP) if self.budget.remaining < sketcher.seconds else sketch
+
+
+def _optimizer(problem: Problem, deadline: Deadline | None) -> str | None:
+    """Evaluations by blocks are long: where the time has too few of them, steps from single blocks (decisions/0010)."""
+    if problem.optimizer != AUTO or deadline is None or not problem.row.by_block:
+        return problem.optimizer
+    n_rows = BLOCKS.stages(len(problem.rows))[-1]
+    return "lbfgs" if deadline.allows(n_rows, ENOUGH_EVALUATIONS) else "ngd"
 
 
 def _as_step(model: Published, budget: Budget) -> LearningStep:
