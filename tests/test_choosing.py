@@ -26,6 +26,17 @@ def waves(n=400, columns=1):
     return X, np.sin(3 * X[:, 0]) + 0.1 * rng.standard_normal(n)
 
 
+@pytest.mark.parametrize(
+    ("n_blocks", "n_inducing", "expected"),
+    [(None, 100, 20), (None, 1600, 10), (7, 100, 7)],
+    ids=["rows", "inducing", "own"],
+)
+def test_blocks_of_pic_are_large_unless_their_number_is_given(n_blocks, n_inducing, expected):
+    estimator = SparseGPRegressor(approximation="auto", n_blocks=n_blocks)
+    assert choosing.made(estimator, "pic", n_inducing, None, 16_000).n_blocks == expected
+    assert choosing.made(estimator, "vfe", n_inducing, None, 16_000).n_blocks == n_blocks
+
+
 def test_few_rows_are_fitted_exactly():
     X, y = waves(60)
     model = SparseGPRegressor(approximation="auto", random_state=0).fit(X, y)
@@ -44,7 +55,9 @@ def test_the_best_of_the_held_out_densities_is_taken():
     best = min(choice["trials"], key=lambda trial: trial["nlpd"])
     assert choice["approximation"] == best["approximation"]
     assert best["approximation"] in choice["reason"]
-    chosen = SparseGPRegressor(approximation=best["approximation"], n_inducing=15, random_state=0).fit(X, y)
+    settings = {"approximation": best["approximation"], "n_inducing": 15, "random_state": 0}
+    settings |= {"n_blocks": 1} if best["approximation"] == "pic" else {}  # half of choosing.BLOCK_ROWS
+    chosen = SparseGPRegressor(**settings).fit(X, y)
     np.testing.assert_allclose(model.predict(X), chosen.predict(X), rtol=1e-6, atol=1e-8)
     assert model.approximation == "auto"
 

@@ -10,6 +10,8 @@ from problems import get_row
 from sparsegp import SparseGPRegressor
 from sparsegp.data import Block, Rows
 from sparsegp.errors import FactorizationError, InputError
+from sparsegp.estimators.families import Problem, Start
+from sparsegp.estimators.stepping import anytime_fit
 from sparsegp.kernels import SquaredExponential
 from sparsegp.learning import natural, progressive, stochastic
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline
@@ -110,3 +112,30 @@ def test_the_first_subset_of_many_rows_is_for_warming_up_only() -> None:
 def test_models_without_inducing_values_refuse_it(name: str) -> None:
     with pytest.raises(InputError, match="optimizer='ngd'"):
         SparseGPRegressor(approximation=name, optimizer="ngd").fit(None, None)
+
+
+def block_problem(optimizer: str | None, n_rows: int = 30_000, row: str = "pic") -> Problem:
+    block = Block(torch.zeros(n_rows, 1), torch.zeros(n_rows))
+    start = Start(SquaredExponential(), 0.1)
+    return Problem(Rows(block), get_row(row), start, "kmeans", 10, True, optimizer, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "row", "seconds", "expected"),
+    [
+        ("auto", "pic", 10.0, "ngd"),  # an evaluation on 20,000 rows takes 2 s: five of them
+        ("auto", "pic", 100.0, "lbfgs"),
+        ("auto", "vfe", 10.0, "auto"),
+        ("lbfgs", "pic", 10.0, "lbfgs"),
+        (None, "pic", 10.0, None),
+    ],
+)
+def test_blocks_learn_in_steps_where_the_time_has_few_evaluations(
+    optimizer: str | None, row: str, seconds: float, expected: str | None
+) -> None:
+    deadline = Deadline(seconds, lambda: 0.0, seconds_per_row=1e-4)
+    assert anytime_fit._optimizer(block_problem(optimizer, row=row), deadline) == expected
+
+
+def test_without_a_deadline_the_optimizer_stays() -> None:
+    assert anytime_fit._optimizer(block_problem("auto"), None) == "auto"
