@@ -1,5 +1,7 @@
 """Pictures of anytime fits show the numbers that the fits reported."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -96,3 +98,15 @@ def test_errors_teach():
         AnytimeDisplay.from_progress(progress(), pictures=["rmse"])
     with pytest.raises(InputError, match="'dtc' is missing"):
         AnytimeDisplay.from_progress({"pic": progress(), "dtc": progress()}, full={"pic": (1.0, 1.0)})
+
+
+def test_runs_with_the_same_colour_have_another_style_and_a_wide_range_is_logarithmic():
+    runs = {f"run {k}": progress() for k in range(5)}
+    display = AnytimeDisplay.from_progress(runs, full=(10.0, 0.3), pictures=["rmse-steps"])
+    first, *_, last = display.ax_[0].lines
+    assert first.get_color() == last.get_color()
+    assert first.get_linestyle() != last.get_linestyle()
+    assert display.ax_[0].get_yscale() == "linear"
+    early, *later = progress()
+    bad = [replace(early, scores={"rmse": 100.0, "nlpd": 9.0}), *later]
+    assert AnytimeDisplay.from_progress(bad, pictures=["rmse-seconds"]).ax_[0].get_yscale() == "log"

@@ -13,6 +13,8 @@ from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.estimators.stepping.anytime import Progress
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
+STYLES = ("o-", "s--", "^:")
+WIDE = 20.0
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,26 @@ class AnytimeDisplay:
 
     def _lines(self, ax: Any, points: Callable[[str], tuple[Array, Array]], x: str, y: str) -> None:
         for k, name in enumerate(self.curves):
-            ax.plot(*points(name), "o-", color=COLOURS[k % len(COLOURS)], ms=3, lw=1.2, label=name)
+            again, colour = divmod(k, len(COLOURS))
+            style = STYLES[again % len(STYLES)]
+            ax.plot(*points(name), style, color=COLOURS[colour], ms=3, lw=1.2, label=name)
         ax.set_xscale("log")
         label_axes(ax, x, y)
 
     def _plot_rmse_by_step(self, ax: Any) -> None:
         self._lines(ax, lambda name: (self.curves[name].steps, self.curves[name].score("rmse")), "steps", "RMSE")
+        self._scale_rmse(ax)
 
     def _plot_rmse_by_second(self, ax: Any) -> None:
         self._lines(ax, lambda name: (self.curves[name].seconds, self.curves[name].score("rmse")), "seconds", "RMSE")
+        self._scale_rmse(ax)
+
+    def _scale_rmse(self, ax: Any) -> None:
+        """Logarithmic where the first models are so bad that nothing else would be seen."""
+        scores = np.concatenate([curve.score("rmse") for curve in self.curves.values()])
+        known = scores[np.isfinite(scores)]
+        if known.size and known.min() > 0.0 and known.max() > WIDE * known.min():
+            ax.set_yscale("log")
 
     def _plot_nlpd_by_step(self, ax: Any) -> None:
         self._lines(ax, lambda name: (self.curves[name].steps, self.curves[name].score("nlpd")), "steps", "NLPD")
