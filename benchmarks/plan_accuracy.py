@@ -34,9 +34,11 @@ MACHINES = (1, 10, 100, 1000)
 
 
 def run(quick: bool = False) -> dict[str, Any]:
-    cells = [_measure(*case) for case in (QUICK_CASES if quick else CASES)]
+    cells: list[dict[str, Any]] = []
     document = {"machine": machine_facts(), "problem": {"n_features": N_FEATURES}, "cells": cells}
-    write_results(NAME, document, quick)
+    for case in QUICK_CASES if quick else CASES:
+        cells.append(_measure(*case))
+        write_results(NAME, document, quick)
     _print(cells)
     good = [cell for cell in cells if "error" not in cell]
     if good:
