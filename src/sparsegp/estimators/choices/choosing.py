@@ -23,7 +23,7 @@ TRIAL_SECONDS = 12.0
 BUDGET_SHARE = 0.45
 INFERENCE_MARGIN = 1.5
 MOST_INDUCING, FEWEST_INDUCING, ROWS_PER_INDUCING = 512, 32, 8
-BLOCK_ROWS = 800  # of "pic": better than blocks as small as n_inducing on every set tried, and still many blocks
+BLOCK_ROWS = 800  # of "pic": better than blocks as small as n_inducing on kin40k and pol, the two sets tried
 # Learning visits about so many rows, each with the work of M^2 numbers (learning/progressive.py).
 ROW_VISITS = 4e6
 VISITS_PER_SECOND = 8e4
