@@ -8,6 +8,7 @@ import torch
 
 from problems import get_row
 from sparsegp import SparseGPRegressor
+from sparsegp.baselines.exact import ExactObjective
 from sparsegp.data import Block, Rows
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.estimators.families import Problem, Start
@@ -112,6 +113,13 @@ def test_the_first_subset_of_many_rows_is_for_warming_up_only() -> None:
 def test_models_without_inducing_values_refuse_it(name: str) -> None:
     with pytest.raises(InputError, match="optimizer='ngd'"):
         SparseGPRegressor(approximation=name, optimizer="ngd").fit(None, None)
+
+
+def test_an_objective_without_rows_to_sample_is_refused() -> None:
+    _, hyper, limits = climb(100)
+    block = Block(torch.zeros(5, 2), torch.zeros(5))
+    with pytest.raises(InputError, match="optimizer='ngd' learns from samples of the rows"):
+        natural.maximize(ExactObjective(block), hyper, limits)
 
 
 def block_problem(optimizer: str | None, n_rows: int = 30_000, row: str = "pic") -> Problem:

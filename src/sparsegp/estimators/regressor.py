@@ -63,7 +63,7 @@ class SparseGPRegressor(
     n_blocks : blocks of "pitc", "pic", "block-pep"; None gives about `n_inducing` rows a block.
     noise_var : starting value of the noise variance in squared units of y; the value itself if `optimizer=None`.
     optimizer : "auto" | "lbfgs" | "srgp" | "ngd" | "adam" | None (hyper-parameters and inducing inputs stay as given).
-        "auto" is "lbfgs", but "ngd" for approximations by blocks within a time budget.
+        "auto" is "lbfgs", but "ngd" for approximations by blocks within a budget too short for many evaluations.
     learn_inducing : whether the inducing inputs are learned with the hyper-parameters.
     inference : "exact", one pass over all rows, or "anytime", block after block (docs/time-budgets.md).
     time_budget : seconds that `fit` may take as a whole; learning and inference share them.

@@ -12,7 +12,7 @@ from sparsegp.errors import FactorizationError, InputError
 from sparsegp.learning import stochastic
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.objective import CollapsedObjective, Objective
+from sparsegp.learning.objective import CollapsedObjective, Objective, require_rows
 from sparsegp.learning.recorder import LearningResult, StepCallback
 
 JUDGED_ROWS = 8192
@@ -37,7 +37,7 @@ def maximize(
     Estimates from blocks do not tell where the best point was. An end that is worse than the start (on some of the
     rows) is undone.
     """
-    collapsed = _collapsed(objective)
+    collapsed = require_rows(objective, "ngd")
     judge = _judge(collapsed)
     clock = time.perf_counter if deadline is None else deadline.clock
     start, started = hyper.vector(), clock()
@@ -79,15 +79,6 @@ def require_inducing(row: Approximation) -> None:
             "optimizer='ngd' takes natural-gradient steps on the inducing values, which "
             f"{row.name!r} does not have; use optimizer='lbfgs'."
         )
-
-
-def _collapsed(objective: Objective) -> CollapsedObjective:
-    if not isinstance(objective, CollapsedObjective):
-        raise InputError(
-            "optimizer='ngd' learns from sampled blocks of rows, which an exact model or a source of batches does not "
-            "give; use optimizer='lbfgs'."
-        )
-    return objective
 
 
 def _judge(collapsed: CollapsedObjective) -> CollapsedObjective:

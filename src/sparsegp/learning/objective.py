@@ -12,6 +12,7 @@ from sparsegp import linalg, threads
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
+from sparsegp.errors import InputError
 from sparsegp.learning import direct
 from sparsegp.learning.adjoint import BlockAdjoint, SharedAdjoint, block_adjoint, inducing_adjoint
 from sparsegp.learning.hyperparameters import Hyperparameters
@@ -79,6 +80,16 @@ class CollapsedObjective:
         totals = push_rows(hyper, prior, shared, self.rows)
         learns_noise = hyper.log_noise_var.requires_grad and self.rows.all.noise_var is None
         close_gradient(hyper, prior, shared, statistics, q, totals, learns_noise=learns_noise)
+
+
+def require_rows(objective: Objective, optimizer: str) -> CollapsedObjective:
+    """The objective of rows in memory, from which an optimiser can sample; an error for any other."""
+    if isinstance(objective, CollapsedObjective):
+        return objective
+    raise InputError(
+        f"optimizer={optimizer!r} learns from samples of the rows, which an exact model or a source of batches does "
+        "not give; use optimizer='lbfgs'."
+    )
 
 
 @dataclass(frozen=True)

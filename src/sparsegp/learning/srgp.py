@@ -24,7 +24,7 @@ from sparsegp.learning.adam_steps import AdamSteps
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline, OutOfTime
 from sparsegp.learning.forward_gradient import ForwardGradient
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.objective import CollapsedObjective, Objective
+from sparsegp.learning.objective import CollapsedObjective, Objective, require_rows
 from sparsegp.learning.recorder import LearningResult, Recorder, StepCallback
 from sparsegp.learning.sensitivities import Gradient
 
@@ -92,7 +92,8 @@ def maximize(
     The hyper-parameters end at the best epoch. Learning has converged when the rate is near its last value and PATIENCE
     epochs together gain less than that many times `tolerance` times max(|objective per row|, 1) per row.
     """
-    collapsed = _collapsed(objective)
+    collapsed = require_rows(objective, "srgp")
+    require_points(collapsed.row)
     recorder = Recorder(collapsed, hyper, on_step)
     settings = settings or Settings()
     climber = _Climber(collapsed, hyper, limits, settings)
@@ -125,16 +126,6 @@ def require_points(row: Approximation) -> None:
         "optimizer='srgp' learns from mini-batches of rows that are independent given the inducing values: vfe, dtc, "
         f"fitc, pep, sor and fic. Got {row.name!r}, which must see its rows together; use optimizer='lbfgs'."
     )
-
-
-def _collapsed(objective: Objective) -> CollapsedObjective:
-    if not isinstance(objective, CollapsedObjective):
-        raise InputError(
-            "optimizer='srgp' learns from mini-batches of rows, which an exact model or a source of batches does not "
-            "give; use optimizer='lbfgs'."
-        )
-    require_points(objective.row)
-    return objective
 
 
 def _record(recorder: Recorder, value: float) -> None:
