@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from benchmarks.jobs import Arrays, own_python, run_job
@@ -14,22 +16,20 @@ APPROXIMATIONS = ("pic", "fitc", "dtc")
 FIRST_MODELS = ("vfe", "pic")
 LARGEST_GROWTH, LARGEST_MB, LONGEST_SECONDS = 1.25, 2000, 3.0
 
-FULL = {"sizes": [100_000, 1_000_000, 10_000_000], "n_inducing": 512, "block_rows": 1200, "steps": 60}
+FULL = {"sizes": [100_000, 1_000_000, 10_000_000], "n_inducing": 512, "block_rows": 1200, "steps": 249}
 QUICK = {"sizes": [4_000, 8_000, 16_000], "n_inducing": 32, "block_rows": 200, "steps": 8}
+STEPS_FOR_MEMORY = 5
 
 
 def run(quick: bool = False) -> dict[str, Any]:
     size = QUICK if quick else FULL
     problem = synthetic(20_000, size["n_inducing"], N_FEATURES)
     model = {name: problem[name] for name in ("Z", "lengthscales", "variance", "noise_var")}
-    options = {"block_rows": size["block_rows"], "steps": size["steps"], "approximations": APPROXIMATIONS}
     in_memory = synthetic(size["sizes"][1], size["n_inducing"], N_FEATURES)
     document = {
         "machine": machine_facts(),
         "problem": {**size, "n_features": N_FEATURES},
-        "on_disk": {
-            str(n): _facts("benchmarks.own.anytime_scale", model, {**options, "n_rows": n}) for n in size["sizes"]
-        },
+        "on_disk": _on_disk(model, size),
         "first_model": {
             name: _facts("benchmarks.own.first_model", {"X": in_memory["X"], "y": in_memory["y"]}, _fit(name, size))
             for name in FIRST_MODELS
@@ -39,6 +39,23 @@ def run(quick: bool = False) -> dict[str, Any]:
     write_results(NAME, document, quick)
     _print(document)
     return document
+
+
+def _on_disk(model: Arrays, size: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Blocks of every number of rows are written in a process of their own; then one process takes steps in turns."""
+    with tempfile.TemporaryDirectory(prefix="sparsegp-bench-") as parent:
+        folders = {str(n): str(Path(parent) / str(n)) for n in size["sizes"]}
+        shared = {"approximations": APPROXIMATIONS, "block_rows": size["block_rows"], "steps": STEPS_FOR_MEMORY}
+        found = {
+            n: _facts("benchmarks.own.anytime_scale", model, {**shared, "n_rows": int(n), "folder": folder})
+            for n, folder in folders.items()
+        }
+        written = {n: folders[n] for n, facts in found.items() if "error" not in facts}
+        turns = {"approximations": APPROXIMATIONS, "folders": written, "steps": size["steps"]}
+        steps = _facts("benchmarks.own.anytime_turns", model, turns)
+    if "error" in steps:
+        return {n: {**facts, "error": steps["error"]} for n, facts in found.items()}
+    return {n: facts | steps.get(n, {}) for n, facts in found.items()}
 
 
 def _fit(approximation: str, size: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ SETTINGS = {
     "road3d_excerpt": Setting(4_500, 500, 450, 250, 300),
     "sarcos_test4449": Setting(4_000, 449, 333, 175, 300),
     "etopo5_europe": Setting(40_000, 10_000, 487, 150, 300, learn_own_inducing=False),
-    "houseelectric": Setting(500_000, 49_280, 1000, 300, 300, learn_own_inducing=False),
+    "houseelectric": Setting(500_000, 10_000, 1000, 300, 300, learn_own_inducing=False),
 }
 QUICK = {"sinc2d": Setting(400, 100, 200, 20, 30, n_subset=100, batch_size=100, n_steps=20)}
 LARGE_METHODS = {"houseelectric": ("dvshgp by tpoe", "vsgp", "ehsod")}

@@ -33,7 +33,9 @@ PREDICT = "import sparsegp, numpy; print(sparsegp.load({path!r}).predict(numpy.z
 def run(quick: bool = False) -> dict[str, Any]:
     n_inducing, repeats = (32, 1) if quick else (N_INDUCING, 5)
     problem = synthetic(N_ROWS, n_inducing, N_FEATURES)
-    model = SparseGPRegressor(inducing=problem["Z"], n_inducing=n_inducing, noise_var=0.1, optimizer=None)
+    model = SparseGPRegressor(
+        approximation="vfe", inducing=problem["Z"], n_inducing=n_inducing, noise_var=0.1, optimizer=None
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.sgp")
         model.fit(problem["X"], problem["y"]).save(path)

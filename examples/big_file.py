@@ -24,7 +24,7 @@ def main(n_files: int = 5, rows_per_file: int = 100_000) -> SparseGPRegressor:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_folder(folder, n_files, rows_per_file)
-        gp = SparseGPRegressor(n_inducing=64, random_state=0)
+        gp = SparseGPRegressor(approximation="vfe", n_inducing=64, random_state=0)
         print(sparsegp.plan(folder, target="y", estimator=gp))
         gp.fit(folder, target="y")
         mean, std = gp.predict(folder / "part-0.parquet", return_std=True)  # columns are found by name

@@ -15,7 +15,7 @@ def main(n_rows: int = 50_000, *, processes: bool = True) -> SparseGPRegressor:
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n_rows)
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=processes, dashboard_address=":0")
     with cluster, Client(cluster) as client:
-        gp = SparseGPRegressor(n_inducing=64, random_state=0).fit(X, y, client=client)
+        gp = SparseGPRegressor(approximation="vfe", n_inducing=64, random_state=0).fit(X, y, client=client)
     print(f"noise std {gp.noise_var_**0.5:.3f} (0.1 is right); {gp.info_['cluster']}")
 
     settings = {"kernel": gp.kernel_, "noise_var": gp.noise_var_, "inducing": gp.inducing_, "optimizer": None}

@@ -14,7 +14,7 @@ def readings(rng: np.random.Generator, n: int, shift: float = 0.0) -> tuple[np.n
 
 def main(n_start: int = 3000, n_batches: int = 50, batch: int = 100) -> SparseGPRegressor:
     rng = np.random.default_rng(0)
-    gp = SparseGPRegressor(n_inducing=50, random_state=0).fit(*readings(rng, n_start))
+    gp = SparseGPRegressor(approximation="vfe", n_inducing=50, random_state=0).fit(*readings(rng, n_start))
     for _ in range(n_batches):
         gp.partial_fit(*readings(rng, batch))
     print(f"{gp.n_samples_seen_:,} rows; drift: {gp.info_['innovations']['drift']}")

@@ -19,7 +19,7 @@ MODELS = {
     "pitc": {"kernel": "se", "approximation": "pitc", "n_inducing": 12, "n_blocks": 6},
     "pic": {"kernel": "matern32", "approximation": "pic", "n_inducing": 12, "n_blocks": 6},
 }
-QUICK = {"kernel": "se", "n_inducing": 10, "optimizer": None, "random_state": 0}
+QUICK = {"kernel": "se", "approximation": "vfe", "n_inducing": 10, "optimizer": None, "random_state": 0}
 
 
 def make_data(n: int = 300, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,8 @@ import pytest
 from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, load
 from sparsegp.cli import options
 from sparsegp.estimators.choices import choosing
+from sparsegp.estimators.incoming import out_of_core
+from sparsegp.estimators.updating import placing
 
 
 @pytest.fixture
@@ -38,12 +40,74 @@ def test_blocks_of_pic_are_large_unless_their_number_is_given(n_blocks, n_induci
 
 
 def test_few_rows_are_fitted_exactly():
-    X, y = waves(60)
-    model = SparseGPRegressor(approximation="auto", random_state=0).fit(X, y)
-    exact = SparseGPRegressor(approximation="exact", random_state=0).fit(X, y)
+    X, y = waves(90)
+    model = SparseGPRegressor(random_state=0).fit(X[:60], y[:60])
     assert model.info_["choice"]["approximation"] == "exact"
     assert "60 rows" in model.info_["choice"]["reason"]
-    np.testing.assert_allclose(model.predict(X), exact.predict(X), rtol=1e-10)
+    fixed = {"kernel": model.kernel_, "noise_var": model.noise_var_, "optimizer": None, "normalize": False}
+    exact = SparseGPRegressor(approximation="exact", **fixed)
+    for n in (60, 90):
+        expected = exact.fit(X[:n] - 5.0, y[:n] - y[:60].mean()).predict(X - 5.0, return_std=True)
+        mean, std = model.predict(X, return_std=True)
+        np.testing.assert_allclose(mean - y[:60].mean(), expected[0], rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(std, expected[1], rtol=1e-6)
+        if n == 60:
+            model.partial_fit(X[60:], y[60:])
+    assert model.forget(X[60:], y[60:]).n_samples_seen_ == 60
+
+
+def _by_batches(X, y):
+    return SparseGPRegressor(n_inducing=12, optimizer=None).partial_fit(X, y)
+
+
+def _in_steps(X, y):
+    gp = SparseGPRegressor(n_inducing=12, optimizer=None)
+    for _ in gp.fit_iter(X, y):
+        pass
+    return gp
+
+
+def _too_many_for_memory(X, y):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(out_of_core, "MOST_ENTRIES", len(y) - 1)
+        return SparseGPRegressor(n_inducing=12, optimizer=None).fit(X, y)
+
+
+@pytest.mark.parametrize("fitted", [_by_batches, _in_steps, _too_many_for_memory])
+def test_where_no_trials_are_held_auto_is_vfe(fitted):
+    X, y = waves(120)
+    gp = fitted(X, y)
+    assert gp.get_params()["approximation"] == "auto"
+    assert (gp._row.name, gp.info_["choice"]["approximation"]) == ("vfe", "vfe")
+    assert "untried" in gp.info_["choice"]["reason"]
+    assert gp.partial_fit(X + 0.01, y).n_samples_seen_ == 240
+
+
+def test_an_iterable_that_fits_into_memory_is_tried(quick, plain_candidates):
+    X, y = waves()
+    batches = [(X[:250], y[:250]), (X[250:], y[250:])]
+    gp = SparseGPRegressor(n_inducing=12, optimizer=None, random_state=0).fit(lambda: iter(batches))
+    assert [trial["approximation"] for trial in gp.info_["choice"]["trials"]] == ["vfe", "fitc", "pic"]
+    assert gp.n_samples_seen_ == 400
+
+
+@pytest.mark.parametrize("fading", [{"window": 300}, {"half_life": 100.0}])
+def test_rows_that_fade_leave_only_models_that_forget(quick, fading):
+    X, y = waves()
+    gp = SparseGPRegressor(n_inducing=12, optimizer=None, random_state=0, **fading).fit(X, y)
+    tried = {trial["approximation"]: trial["error"] for trial in gp.info_["choice"]["trials"]}
+    assert set(tried) == {"vfe", "fitc", "pic"}
+    assert (tried["pic"] is None) == ("window" in fading)
+    gp.partial_fit(X[:50], y[:50])
+
+
+def test_a_block_that_grows_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(placing, "MOST_BLOCK_ROWS", 100)
+    X, y = waves(80)
+    gp = SparseGPRegressor(random_state=0, optimizer=None).fit(X, y)
+    with pytest.raises(InputError, match=r"101 rows.*'vfe'"):
+        gp.partial_fit(X[:21], y[:21])
+    assert gp.partial_fit(X[:20], y[:20]).n_samples_seen_ == 100
 
 
 @pytest.mark.usefixtures("quick", "plain_candidates", "brief_learning")
@@ -84,7 +148,7 @@ def test_the_number_of_inducing_inputs_follows_rows_and_budget():
 
 def test_only_the_number_of_inducing_inputs_is_chosen_when_the_row_is_named():
     X, y = waves(200)
-    model = SparseGPRegressor(n_inducing="auto", random_state=0).fit(X, y)
+    model = SparseGPRegressor(approximation="vfe", n_inducing="auto", random_state=0).fit(X, y)
     assert len(model.inducing_) == 32
     assert model.info_["choice"]["trials"] == ()
     assert "32 inducing inputs" in model.info_["choice"]["reason"]
@@ -150,13 +214,8 @@ def test_every_prediction_is_that_of_the_chosen_model(noisy_model, tmp_path):
     assert noisy_model.diagnose(X, y) == noisy_model.plain().diagnose(X, y)
 
 
-def test_a_chosen_model_with_learned_noise_takes_no_rows_and_leaves_nothing_behind(noisy_model, tmp_path):
+def test_a_chosen_model_with_learned_noise_leaves_nothing_behind(noisy_model, tmp_path):
     X, y = noisy_waves(20)
-    before = noisy_model.predict(X)
-    for method in (noisy_model.partial_fit, noisy_model.forget):
-        with pytest.raises(InputError, match="learned noise"):
-            method(X, y)
-    np.testing.assert_array_equal(noisy_model.predict(X), before)
     noisy_model.set_params(approximation="vfe", n_inducing=10).fit(X, y)
     assert noisy_model.plain() is noisy_model
     assert not {"_model", "noise_kernel_", "noise_mean_"} & vars(noisy_model).keys()

@@ -71,7 +71,8 @@ def model(folder, fitted, tmp_path):
 
 
 def test_fit_says_what_it_did_and_the_file_knows_its_rows_and_columns(folder, fitted):
-    assert (fitted["rows"], fitted["features"], fitted["approximation"]) == (200, ["a", "b"], "vfe")
+    assert (fitted["rows"], fitted["features"], fitted["approximation"]) == (200, ["a", "b"], "exact")
+    assert fitted["chosen_because"]
     assert fitted["stopped_by"] is None
     assert fitted["learning_steps"] > 3
     loaded = sparsegp.load(folder / "model.sgp")
@@ -176,8 +177,28 @@ def test_other_models_are_fitted_and_scored(folder, tmp_path, kind):
     arguments = ("train.parquet", "-t", "y", "-o", path, "--model", kind, "-m", "20")
     run_json("fit", *arguments)
     assert run_json("evaluate", path, "test.csv")["rmse"] < 0.3
+
+
+def test_a_committee_is_not_updated(folder, tmp_path):
+    path = tmp_path / "committee.sgp"
+    run_json("fit", "train.parquet", "-t", "y", "-o", path, "--model", "committee", "-m", "10", "--time-budget", "1e-6")
     with pytest.raises(InputError, match="fit it again"):
         run("update", path, "monday.parquet")
+
+
+def test_a_model_with_learned_noise_takes_each_batch_once(folder, tmp_path):
+    path = tmp_path / "noisy.sgp"
+    kind = ("--model", "heteroscedastic", "--approximation", "pic", "-m", "10", "--time-budget", "1e-6")
+    run_json("fit", "train.parquet", "-t", "y", "-o", path, *kind)
+    before = run_json("evaluate", path, "test.csv")["rmse"]
+    first, second = (run_json("update", path, "monday.parquet") for _ in range(2))
+    assert (first["batches"][0]["added"], second["batches"][0]["added"]) == (True, False)
+    assert first["rows_in_model"] == second["rows_in_model"] > first["batches"][0]["rows"] > 0
+    assert run_json("evaluate", path, "test.csv")["rmse"] != before
+    with pytest.raises(InputError, match="--noise-var"):
+        run("update", path, "monday.parquet", "--noise-var", "a")
+    with pytest.raises(InputError, match="SparseGPRegressor"):
+        run("update", path, "monday.parquet", "--separate", "-o", tmp_path / "alone.sgp")
 
 
 def test_report_is_one_page_about_the_named_columns(model, tmp_path):
@@ -232,7 +253,7 @@ def test_inputs_alone_are_read_by_name_in_every_kind_of_table(tmp_path):
 
 def test_a_model_that_does_not_know_its_target_asks_for_it(tmp_path):
     X, y = columns(table(30, 6))
-    sparsegp.SparseGPRegressor(n_inducing=5, optimizer=None).fit(X, y).save(tmp_path / "plain.sgp")
+    sparsegp.SparseGPRegressor(approximation="vfe", n_inducing=5, optimizer=None).fit(X, y).save(tmp_path / "plain.sgp")
     with pytest.raises(InputError, match="--target"):
         run("evaluate", tmp_path / "plain.sgp", "test.csv")
     with pytest.raises(InputError, match="3: a, b, y"):

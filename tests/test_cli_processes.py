@@ -51,7 +51,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tables")
     for k, name in enumerate(("train", "monday", "test")):
         pq.write_table(table(80, k), folder / f"{name}.parquet")
-    model = SparseGPRegressor(kernels.SquaredExponential(1.0, 0.7), n_inducing=8, noise_var=0.01, optimizer=None)
+    model = SparseGPRegressor(
+        kernels.SquaredExponential(1.0, 0.7), approximation="vfe", n_inducing=8, noise_var=0.01, optimizer=None
+    )
     rows = open_source(folder / "train.parquet", target="y")
     model.fit(*columns(table(80, 0)))
     saved.name_columns(model, rows, "y")

@@ -162,7 +162,7 @@ def test_messages_stay_within_four_matrices_a_worker(both: Any) -> None:
         assert rows.traffic.rounds == 2
         # each message passes the scheduler once in and once out
         assert 2 * rows.traffic.total <= 4 * len(rows.shares) * M**2 * 8
-    model = SparseGPRegressor(n_inducing=M, learn_inducing=False, random_state=0)
+    model = SparseGPRegressor(approximation="vfe", n_inducing=M, learn_inducing=False, random_state=0)
     reported = on_cluster.fit(model, *make_data(), client=both).info_["cluster"]
     assert reported["rounds"] > 2
     assert 2 * reported["bytes_per_evaluation"] <= 4 * reported["workers"] * M**2 * 8
@@ -227,7 +227,7 @@ def test_what_cannot_be_done_on_a_cluster_says_so(both: Any) -> None:
         with pytest.raises(InputError, match=said):
             on_cluster.fit(SparseGPRegressor(n_inducing=5, **params), X, y, client=both)
     with pytest.raises(InputError, match="not by workers"):
-        on_cluster.fit(SparseGPRegressor(n_inducing=5), lambda: iter([(X, y)]), client=both)
+        on_cluster.fit(SparseGPRegressor(approximation="vfe", n_inducing=5), lambda: iter([(X, y)]), client=both)
 
 
 @pytest.mark.parametrize("by_block", [False, True])

@@ -30,7 +30,7 @@ def test_a_bad_row_group_is_named(both: Any, tmp_path: Any) -> None:
     frame_of(X, y).to_parquet(tmp_path / "bad.parquet", row_group_size=20)
     place = r"bad\.parquet', row group 10 \(row 17 .* row 217 of the file\): column 'b'"
     with pytest.raises(InputError, match=place):
-        SparseGPRegressor(n_inducing=5).fit(tmp_path / "bad.parquet", target="y", client=both)
+        SparseGPRegressor(approximation="vfe", n_inducing=5).fit(tmp_path / "bad.parquet", target="y", client=both)
     model = SparseGPRegressor(**QUICK).fit(frame_of(*make_data()), target="y")
     before = model.log_evidence_
     with pytest.raises(InputError, match=place):
@@ -47,10 +47,10 @@ def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
         silent.listen()
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(SparseGPError, match="does not answer"):
-            on_cluster.fit(SparseGPRegressor(n_inducing=5), X, y, client=address)
+            on_cluster.fit(SparseGPRegressor(approximation="vfe", n_inducing=5), X, y, client=address)
     for wrong in ("nonsense", 8786):
         with pytest.raises(InputError, match="tcp://host:8786"):
-            on_cluster.fit(SparseGPRegressor(n_inducing=5), X, y, client=wrong)
+            on_cluster.fit(SparseGPRegressor(approximation="vfe", n_inducing=5), X, y, client=wrong)
 
 
 class Interrupted(Exception):

@@ -27,7 +27,7 @@ KERNEL = kernels.SquaredExponential(1.5, [0.9, 4.0, 9.0])
 DISPLAYS = [PredictionDisplay, MapDisplay, CalibrationDisplay, ResidualsDisplay, RelevanceDisplay]
 FIXED = {"kernel": KERNEL, "optimizer": None}
 MODELS = {
-    "vfe": SparseGPRegressor(n_inducing=30, noise_var=0.02, **FIXED),
+    "vfe": SparseGPRegressor(approximation="vfe", n_inducing=30, noise_var=0.02, **FIXED),
     "pic": SparseGPRegressor(approximation="pic", n_inducing=20, n_blocks=4, noise_var=0.02, random_state=0, **FIXED),
     "heteroscedastic": HeteroscedasticGPRegressor(n_inducing=30, n_noise_inducing=5, noise_mean=-4.0, **FIXED),
     "committee": CommitteeGPRegressor(n_experts=2, noise_var=0.02, **FIXED),
@@ -55,7 +55,11 @@ def model(request):
 def plain():
     """A model of one column, without names, that has learned."""
     X, y = wave()
-    return SparseGPRegressor(n_inducing=15, random_state=0).fit(X.to_numpy()[:, :1], y), X.to_numpy()[:, :1], y
+    return (
+        SparseGPRegressor(approximation="vfe", n_inducing=15, random_state=0).fit(X.to_numpy()[:, :1], y),
+        X.to_numpy()[:, :1],
+        y,
+    )
 
 
 @pytest.mark.parametrize("display", DISPLAYS, ids=lambda display: display.__name__)
@@ -140,7 +144,7 @@ def test_a_learning_curve_adds_up_the_stages(plain):
 
 
 def test_a_learning_curve_leaves_out_stages_without_a_value():
-    model = SparseGPRegressor(**FIXED).fit(*wave(40))
+    model = SparseGPRegressor(approximation="vfe", **FIXED).fit(*wave(40))
     with pytest.raises(InputError, match="did not learn"):
         LearningCurveDisplay.from_estimator(model)
     broken = LearningResult(float("nan"), 0, 0, 0, 0.0, "interrupted", stopped=True)
@@ -151,9 +155,9 @@ def test_a_learning_curve_leaves_out_stages_without_a_value():
 def test_relevance_does_not_depend_on_units():
     X, y = wave(50)
     scale = np.array([1e3, 0.01, 7.0])
-    model = SparseGPRegressor(noise_var=0.02, **FIXED).fit(X, y)
+    model = SparseGPRegressor(approximation="vfe", noise_var=0.02, **FIXED).fit(X, y)
     stretched = kernels.SquaredExponential(1.5, KERNEL.lengthscales.detach().numpy() * scale)
-    other = SparseGPRegressor(kernel=stretched, noise_var=0.02, optimizer=None).fit(X * scale, y)
+    other = SparseGPRegressor(approximation="vfe", kernel=stretched, noise_var=0.02, optimizer=None).fit(X * scale, y)
     shown = RelevanceDisplay.from_estimator(model, X, y)
     np.testing.assert_allclose(RelevanceDisplay.from_estimator(other, X * scale, y).relevance, shown.relevance)
     np.testing.assert_allclose(shown.relevance, X.std(ddof=0) / [0.9, 4.0, 9.0], rtol=1e-9)
@@ -174,7 +178,9 @@ def test_what_cannot_be_drawn_is_explained(plain):
         PredictionDisplay.from_estimator(model, X, y, feature="missing")
     with pytest.raises(InputError, match="2 matplotlib axes"):
         CalibrationDisplay.from_estimator(model, X, y, ax=Figure().subplots())
-    linear = SparseGPRegressor(kernels.Linear(1.0), n_inducing=1, noise_var=0.1, optimizer=None).fit(X, y)
+    linear = SparseGPRegressor(
+        kernels.Linear(1.0), approximation="vfe", n_inducing=1, noise_var=0.1, optimizer=None
+    ).fit(X, y)
     with pytest.raises(InputError, match="no lengthscales"):
         RelevanceDisplay.from_estimator(linear, X, y)
 

@@ -203,7 +203,7 @@ def test_after_learning_no_model_rests_on_fewer_rows_than_the_one_before(monkeyp
 @pytest.mark.usefixtures("every_step_is_published")
 def test_closing_keeps_the_model_and_ends_the_work():
     X, y = wave(300)
-    gp = SparseGPRegressor(n_inducing=30, random_state=0)
+    gp = SparseGPRegressor(approximation="vfe", n_inducing=30, random_state=0)
     steps = gp.fit_iter(X, y)
     first, second = next(steps), next(steps)
     before = gp.predict(X)
@@ -217,12 +217,12 @@ def test_ctrl_c_in_fit_keeps_the_best_model(monkeypatch):
     X, y = wave(300)
     interrupt_after(monkeypatch, 5)
     with pytest.warns(UserWarning, match="interrupted"):
-        gp = SparseGPRegressor(n_inducing=30, random_state=0).fit(X, y)
+        gp = SparseGPRegressor(approximation="vfe", n_inducing=30, random_state=0).fit(X, y)
     assert gp.info_["stages"][-1].reason == INTERRUPTED
     assert np.isfinite(gp.predict(X)).all()
     interrupt_after(monkeypatch, 5)
     with pytest.warns(UserWarning, match="interrupted"):
-        gp = SparseGPRegressor(n_inducing=30, inference="anytime", random_state=0).fit(X, y)
+        gp = SparseGPRegressor(approximation="vfe", n_inducing=30, inference="anytime", random_state=0).fit(X, y)
     assert gp.info_["budget"]["reason"] == INTERRUPTED
     assert np.isfinite(gp.predict(X)).all()
 
@@ -262,7 +262,7 @@ def test_ctrl_c_during_inference_keeps_the_model_published_last(monkeypatch):
 
 def test_ctrl_c_in_a_loop_propagates_and_leaves_a_valid_model():
     X, y = wave(300)
-    gp = SparseGPRegressor(n_inducing=30, random_state=0)
+    gp = SparseGPRegressor(approximation="vfe", n_inducing=30, random_state=0)
 
     def impatient():
         for _ in gp.fit_iter(X, y):
@@ -367,9 +367,9 @@ def test_errors_of_the_work_reach_the_reader():
 def test_a_validation_set_of_another_shape_is_refused_at_once(validation):
     X, y = wave(50)
     with pytest.raises(InputError, match="2 columns"):
-        SparseGPRegressor().fit_iter(X, y, validation=validation)
+        SparseGPRegressor(approximation="vfe").fit_iter(X, y, validation=validation)
     with pytest.raises(InputError, match="pair"):
-        SparseGPRegressor().fit_iter(X, y, validation=np.zeros(7))
+        SparseGPRegressor(approximation="vfe").fit_iter(X, y, validation=np.zeros(7))
 
 
 def test_bad_parameters_are_refused_at_once():
@@ -406,7 +406,7 @@ def test_more_blocks_than_rows():
 
 def test_anytime_passes_the_checks_of_scikit_learn():
     check_estimator(
-        SparseGPRegressor(inference="anytime", random_state=0),
+        SparseGPRegressor(approximation="vfe", inference="anytime", random_state=0),
         expected_failed_checks={
             "check_sample_weight_equivalence_on_dense_data": "the k-means start sees rows, not weights; "
             "equality holds with given inducing inputs (test_weights_and_known_noise_reach_the_blocks)",

@@ -21,15 +21,15 @@ ROUGH, SMOOTH = kernels.Matern12(1.0, [1.0]), kernels.SquaredExponential(1.0, [1
 
 @pytest.mark.parametrize(("kernel", "allowed"), [(ROUGH, ("Matern12",)), (SMOOTH, ("SquaredExponential", "Matern52"))])
 def test_the_kernel_follows_the_data(kernel, allowed):
-    model = SparseGPRegressor(kernel="auto", n_inducing=20, random_state=0).fit(*drawn(kernel))
+    model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=20, random_state=0).fit(*drawn(kernel))
     assert type(model.kernel_).__name__ in allowed
     assert model.kernel == "auto"
 
 
 def test_the_fit_is_that_of_the_chosen_kernel():
     X, y = drawn(ROUGH)
-    model = SparseGPRegressor(kernel="auto", n_inducing=15, random_state=0).fit(X, y)
-    named = SparseGPRegressor(kernel="matern12", n_inducing=15, random_state=0).fit(X, y)
+    model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=15, random_state=0).fit(X, y)
+    named = SparseGPRegressor(approximation="vfe", kernel="matern12", n_inducing=15, random_state=0).fit(X, y)
     assert model.log_evidence_ == pytest.approx(named.log_evidence_, rel=0.05)
 
 
@@ -57,10 +57,10 @@ def test_few_rows(n):
 
 def test_many_rows_are_sampled(monkeypatch):
     monkeypatch.setattr(kernel_choice, "MOST_ROWS", 200)
-    model = SparseGPRegressor(kernel="auto", n_inducing=10, random_state=0).fit(*drawn(ROUGH, 400))
+    model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=10, random_state=0).fit(*drawn(ROUGH, 400))
     assert type(model.kernel_).__name__ in ("Matern12", "Matern32")
 
 
 def test_nothing_learned_nothing_chosen():
     with pytest.raises(InputError, match="name the kernel"):
-        SparseGPRegressor(kernel="auto", optimizer=None, noise_var=0.1).fit(*drawn(SMOOTH, 20))
+        SparseGPRegressor(approximation="vfe", kernel="auto", optimizer=None, noise_var=0.1).fit(*drawn(SMOOTH, 20))

@@ -56,7 +56,7 @@ MODELS = {
     "streamed": lambda: sparse("vfe").fit(X[:50], y[:50]).partial_fit(X[50:], y[50:]),
     "window": lambda: sparse("fitc", window=60).fit(X[:70], y[:70]).partial_fit(X[70:], y[70:]),
     "pic, streamed": lambda: sparse("pic", n_blocks=4).fit(X[:70], y[:70]).partial_fit(X[70:], y[70:]),
-    "learned": lambda: SparseGPRegressor(n_inducing=9, random_state=1).fit(X, y),
+    "learned": lambda: SparseGPRegressor(approximation="vfe", n_inducing=9, random_state=1).fit(X, y),
     "noise": lambda: HeteroscedasticGPRegressor(n_noise_inducing=6, **FIXED).fit(X, y),
     "noise, exact": lambda: HeteroscedasticGPRegressor(approximation="exact", n_noise_inducing=6, **FIXED).fit(X, y),
     "committee": lambda: CommitteeGPRegressor(n_experts=3, **FIXED).fit(X, y),
@@ -131,7 +131,9 @@ def test_column_names_and_scikit_learn_kernels_survive(path):
     import pandas as pd
 
     frame = pd.DataFrame(X, columns=["north", "east"])
-    model = SparseGPRegressor(RBF(0.8) + WhiteKernel(0.1), random_state=np.random.RandomState(0), n_inducing=10)
+    model = SparseGPRegressor(
+        RBF(0.8) + WhiteKernel(0.1), approximation="vfe", random_state=np.random.RandomState(0), n_inducing=10
+    )
     model.set_params(inducing=X[:10].tolist(), optimizer=None).fit(frame, y)
     save(model, path)
     loaded = sparsegp.load(path)
@@ -156,7 +158,12 @@ def test_no_training_rows_unless_predictions_need_them(path):
 
 def test_512_inducing_inputs_take_less_than_5_megabytes(path):
     inputs = np.random.default_rng(0).uniform(-3, 3, (600, 8))
-    save(SparseGPRegressor(optimizer=None, inducing="random", random_state=0).fit(inputs, inputs[:, 0]), path)
+    save(
+        SparseGPRegressor(approximation="vfe", optimizer=None, inducing="random", random_state=0).fit(
+            inputs, inputs[:, 0]
+        ),
+        path,
+    )
     assert path.stat().st_size < 5e6
 
 
@@ -186,7 +193,7 @@ class Bump(kernels.Kernel):
 
 
 def test_a_kernel_of_the_user_is_loaded_with_the_class_the_user_gives(path):
-    model = SparseGPRegressor(Bump(1.3, 2) + kernels.Constant(0.5), noise_var=0.1, **FIXED).fit(X, y)
+    model = SparseGPRegressor(Bump(1.3, 2) + kernels.Constant(0.5), "vfe", noise_var=0.1, **FIXED).fit(X, y)
     save(model, path)
     with pytest.raises(ModelFileError, match=r"kernels=\{'Bump': Bump\}"):
         sparsegp.load(path)
@@ -198,7 +205,7 @@ def test_a_kernel_of_the_user_is_loaded_with_the_class_the_user_gives(path):
 def test_a_kernel_that_holds_code_cannot_be_saved(path):
     kernel = Bump(1.3, 2)
     kernel.helper = np.sin
-    model = SparseGPRegressor(kernel, noise_var=0.1, **FIXED).fit(X, y)
+    model = SparseGPRegressor(kernel, "vfe", noise_var=0.1, **FIXED).fit(X, y)
     with pytest.raises(ModelFileError, match="cannot hold"):
         save(model, path)
     assert not path.exists()

@@ -52,7 +52,7 @@ def little_memory(monkeypatch):
 
 
 def model(**changes):
-    return SparseGPRegressor(**{"n_inducing": 20, "random_state": 0, **changes})
+    return SparseGPRegressor(**{"approximation": "vfe", "n_inducing": 20, "random_state": 0, **changes})
 
 
 def given_model(**changes):
@@ -169,7 +169,7 @@ def test_predictions_at_the_rows_of_a_file_use_the_columns_of_the_fit(tmp_path):
     "estimator",
     [
         SparseGPRegressor(approximation="pic", n_inducing=15, n_blocks=4, random_state=0),
-        SparseGPRegressor(inference="anytime", n_inducing=15, random_state=0),
+        SparseGPRegressor(approximation="vfe", inference="anytime", n_inducing=15, random_state=0),
         HeteroscedasticGPRegressor(n_inducing=15, n_noise_inducing=10, random_state=0),
         CommitteeGPRegressor(n_experts=3, n_inducing=15, random_state=0),
     ],

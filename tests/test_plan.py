@@ -78,7 +78,7 @@ def test_costs_of_the_table_are_ordered_as_its_residuals():
 
 def test_stages_are_those_of_a_fit_and_evaluations_its_most():
     X = np.random.default_rng(0).standard_normal((1500, 2))
-    fitted = SparseGPRegressor(n_inducing=10, random_state=0).fit(X, np.sin(3 * X[:, 0]) + X[:, 1])
+    fitted = SparseGPRegressor(approximation="vfe", n_inducing=10, random_state=0).fit(X, np.sin(3 * X[:, 0]) + X[:, 1])
     stages = schedule.learning_stages(model(n_rows=1500), 1500)
     assert [stage.n_rows for stage in stages] == [stage.n_rows for stage in fitted.info_["stages"]]
     assert fitted.info_["evaluations"] < 1.2 * sum(stage.evaluations for stage in stages)
@@ -130,7 +130,16 @@ def test_what_does_not_fit_says_what_to_do():
     assert "(too much)" in str(found)
     assert "more machines" in plan(n_rows=10**9, n_features=8, machine=small, machines=10).warnings[0]
     assert "a path instead" in plan(np.broadcast_to(0.0, (10**8, 8)), machine=small).warnings[0]
-    assert plan(n_rows=10**5, n_features=8, machine=small).warnings == ()
+    assert plan(n_rows=10**5, n_features=8, machine=small, approximation="vfe").warnings == ()
+
+
+def test_a_choice_by_trials_is_planned_as_vfe_and_says_so():
+    named, chosen = (of_size(50_000, approximation=name) for name in ("vfe", "auto"))
+    assert (chosen.approximation, chosen.estimates) == ("vfe", named.estimates)
+    assert named.warnings == ()
+    assert "first tries others for up to 48 s" in chosen.warnings[0]
+    assert "up to 9" in of_size(50_000, approximation="auto", time_budget=20.0).warnings[0]
+    assert of_size(10**9, approximation="auto").warnings == of_size(10**9, approximation="vfe").warnings
 
 
 def test_warnings_name_what_to_do():
@@ -172,9 +181,9 @@ def test_rows_of_a_csv_are_estimated_from_its_beginning(tmp_path):
     csv.write_csv(table(40_000), tmp_path / "rows.csv")
     found = shape_of(tmp_path / "rows.csv", target="y")
     assert found.n_rows == pytest.approx(40_000, rel=0.02)
-    planned = plan(tmp_path / "rows.csv", target="y", machine=MACHINE)
-    assert "estimated" in planned.warnings[0]
-    assert plan(tmp_path / "rows.csv", target="y", n_rows=40_000, machine=MACHINE).warnings == ()
+    settings = {"target": "y", "machine": MACHINE, "approximation": "vfe"}
+    assert "estimated" in plan(tmp_path / "rows.csv", **settings).warnings[0]
+    assert plan(tmp_path / "rows.csv", n_rows=40_000, **settings).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +197,10 @@ def test_rows_of_a_csv_are_estimated_from_its_beginning(tmp_path):
         ({"n_rows": 10, "n_features": 1, "n_induced": 5}, "does not know n_induced"),
         ({"n_rows": 10, "n_features": 1, "approximation": "vfee"}, "approximation must be one of"),
         ({"n_rows": 10, "n_features": 1, "estimator": CommitteeGPRegressor()}, "got CommitteeGPRegressor"),
-        ({"n_rows": 10, "n_features": 1, "estimator": SparseGPRegressor(), "power": 1.0}, "not both"),
+        (
+            {"n_rows": 10, "n_features": 1, "estimator": SparseGPRegressor(approximation="vfe"), "power": 1.0},
+            "not both",
+        ),
         ({"n_rows": 10, "n_features": 1, "machine": {"cores": 2}}, "missing: memory_bytes"),
         ({"n_rows": 10, "n_features": 1, "machine": {**MACHINE.to_dict(), "cores": 0}}, "cores must be a positive"),
         ({"n_rows": 10, "n_features": 1, "machine": 3}, "got int"),

@@ -98,18 +98,18 @@ def test_refitting_with_the_fitted_parameters_gives_the_same_model():
     """Kernel, noise and inducing inputs are in the user's units, whatever they are."""
     X, y = wave(300)
     X, y = X * [1e5, 1e-3] + [7e5, 2.0], 1e4 * y - 5e5
-    gp = SparseGPRegressor(n_inducing=40, random_state=0).fit(X, y)
-    again = SparseGPRegressor(kernel=gp.kernel_, noise_var=gp.noise_var_, inducing=gp.inducing_, optimizer=None).fit(
-        X, y
-    )
+    gp = SparseGPRegressor(approximation="vfe", n_inducing=40, random_state=0).fit(X, y)
+    again = SparseGPRegressor(
+        approximation="vfe", kernel=gp.kernel_, noise_var=gp.noise_var_, inducing=gp.inducing_, optimizer=None
+    ).fit(X, y)
     for got, expected in zip(again.predict(X, return_std=True), gp.predict(X, return_std=True), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
 def test_units_do_not_matter():
     X, y = wave(250)
-    plain = SparseGPRegressor(n_inducing=30, random_state=0).fit(X, y)
-    scaled = SparseGPRegressor(n_inducing=30, random_state=0).fit(X * [1e-12, 1e12], 1e6 * y + 1e7)
+    plain = SparseGPRegressor(approximation="vfe", n_inducing=30, random_state=0).fit(X, y)
+    scaled = SparseGPRegressor(approximation="vfe", n_inducing=30, random_state=0).fit(X * [1e-12, 1e12], 1e6 * y + 1e7)
     mean, std = plain.predict(X, return_std=True)
     scaled_mean, scaled_std = scaled.predict(X * [1e-12, 1e12], return_std=True)
     np.testing.assert_allclose((scaled_mean - 1e7) / 1e6, mean, rtol=1e-3, atol=1e-3)
@@ -168,7 +168,7 @@ def test_nystrom_says_that_variances_are_negative_and_clips_on_request():
 
 def test_intervals_quantiles_densities_and_samples_agree():
     X, y = wave(200)
-    gp = SparseGPRegressor(n_inducing=40, random_state=0).fit(X, y)
+    gp = SparseGPRegressor(approximation="vfe", n_inducing=40, random_state=0).fit(X, y)
     mean, std = gp.predict(X[:5], return_std=True)
     lower, upper = gp.predict_interval(X[:5], coverage=0.9)
     np.testing.assert_allclose((lower + upper) / 2, mean)
@@ -193,7 +193,7 @@ def test_float32_is_close_to_float64():
 
 def test_works_in_pipelines_searches_and_scoring():
     X, y = wave(120)
-    gp = SparseGPRegressor(n_inducing=20, random_state=0)
+    gp = SparseGPRegressor(approximation="vfe", n_inducing=20, random_state=0)
     assert make_pipeline(StandardScaler(), gp).fit(X, y).score(X, y) > 0.9
     assert cross_val_score(gp, X, y, cv=3).min() > 0.8
     search = GridSearchCV(gp, {"approximation": ["vfe", "fitc"]}, cv=2).fit(X, y)
@@ -215,21 +215,21 @@ def test_clone_and_pickle():
 def test_frames_keep_their_column_names(frame):
     X, y = wave(80)
     table = frame({"east": X[:, 0], "north": X[:, 1], "height": y})
-    gp = SparseGPRegressor(n_inducing=15, random_state=0).fit(table, target="height")
+    gp = SparseGPRegressor(approximation="vfe", n_inducing=15, random_state=0).fit(table, target="height")
     assert gp.feature_names_in_.tolist() == ["east", "north"]
     features = table.select(["east", "north"]) if hasattr(table, "select") else table[["east", "north"]]
-    plain = SparseGPRegressor(n_inducing=15, random_state=0).fit(X, y)
+    plain = SparseGPRegressor(approximation="vfe", n_inducing=15, random_state=0).fit(X, y)
     np.testing.assert_allclose(gp.predict(features), plain.predict(X))
 
 
 def test_target_must_be_a_column():
     X, y = wave(20)
     with pytest.raises(InputError, match="'a', 'b'"):
-        SparseGPRegressor().fit(pd.DataFrame({"a": X[:, 0], "b": y}), target="c")
+        SparseGPRegressor(approximation="vfe").fit(pd.DataFrame({"a": X[:, 0], "b": y}), target="c")
     with pytest.raises(InputError, match="not both"):
-        SparseGPRegressor().fit(pd.DataFrame({"a": X[:, 0], "b": y}), y, target="b")
+        SparseGPRegressor(approximation="vfe").fit(pd.DataFrame({"a": X[:, 0], "b": y}), y, target="b")
     with pytest.raises(InputError, match="named columns"):
-        SparseGPRegressor().fit(X, target="b")
+        SparseGPRegressor(approximation="vfe").fit(X, target="b")
 
 
 def test_callbacks_can_stop_learning():
@@ -254,7 +254,7 @@ def test_callbacks_can_stop_learning():
     stop = StopAtOnce()
     assert isinstance(stop, callback.FitCallback)
     X, y = wave(200)
-    gp = SparseGPRegressor(n_inducing=20, random_state=0).set_callbacks(stop).fit(X, y)
+    gp = SparseGPRegressor(approximation="vfe", n_inducing=20, random_state=0).set_callbacks(stop).fit(X, y)
     assert stop.steps == 1
     assert gp.info_["evaluations"] < 10
     assert np.isfinite(gp.predict(X)).all()
@@ -262,13 +262,13 @@ def test_callbacks_can_stop_learning():
 
 def test_verbose_prints_progress(capsys):
     X, y = wave(500)
-    SparseGPRegressor(n_inducing=50, random_state=0, verbose=1000).fit(X, y)
+    SparseGPRegressor(approximation="vfe", n_inducing=50, random_state=0, verbose=1000).fit(X, y)
     assert "log evidence per row" in capsys.readouterr().err
 
 
 def test_passes_the_checks_of_scikit_learn():
     check_estimator(
-        SparseGPRegressor(random_state=0),
+        SparseGPRegressor(approximation="vfe", random_state=0),
         expected_failed_checks={
             "check_sample_weight_equivalence_on_dense_data": "the k-means start sees rows, not weights; "
             "equality holds with given inducing inputs (test_weight_counts_a_row_that_many_times)",

@@ -25,10 +25,12 @@ HOSTILE = '<script>alert("1")</script> & $x_{ id="a"'
 VOID = {"meta", "br"}
 FIXED = {"kernel": kernels.SquaredExponential(1.5, [0.9, 4.0]), "optimizer": None}
 MODELS = {
-    "vfe": SparseGPRegressor(n_inducing=30, noise_var=0.02, **FIXED),
+    "vfe": SparseGPRegressor(approximation="vfe", n_inducing=30, noise_var=0.02, **FIXED),
     "exact": SparseGPRegressor(approximation="exact", noise_var=0.02, **FIXED),
     "pic": SparseGPRegressor(approximation="pic", n_inducing=15, n_blocks=3, noise_var=0.02, **FIXED),
-    "sum": SparseGPRegressor(kernels.Matern32() + kernels.Linear(), n_inducing=20, noise_var=0.1, optimizer=None),
+    "sum": SparseGPRegressor(
+        kernels.Matern32() + kernels.Linear(), approximation="vfe", n_inducing=20, noise_var=0.1, optimizer=None
+    ),
     "heteroscedastic": HeteroscedasticGPRegressor(n_inducing=30, n_noise_inducing=5, noise_mean=-4.0, **FIXED),
     "committee": CommitteeGPRegressor(n_experts=2, noise_var=0.02, **FIXED),
 }
@@ -131,7 +133,7 @@ def test_pictures_take_the_colours_of_the_page(written):
 
 def test_a_model_of_one_column_that_learned(tmp_path):
     X, y = wave()
-    model = SparseGPRegressor(n_inducing=10, random_state=0).fit(X.to_numpy()[:, :1], y)
+    model = SparseGPRegressor(approximation="vfe", n_inducing=10, random_state=0).fit(X.to_numpy()[:, :1], y)
     page = Reader(report.write(model, X.to_numpy()[:, :1], y, tmp_path / "page.html").read_text())
     assert "Learning" in page.text
     assert "Map of the two" not in page.text

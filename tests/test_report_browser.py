@@ -60,7 +60,9 @@ def test_a_report_renders_in_silence(tmp_path):
     X = rng.uniform(-3, 3, (120, 2))
     y = np.sin(2 * X[:, 0]) + 0.4 * X[:, 1] + 0.15 * rng.standard_normal(120)
     kernel = kernels.SquaredExponential(1.5, [0.9, 4.0])
-    model = SparseGPRegressor(kernel, n_inducing=20, noise_var=0.02, optimizer=None).fit(X[:80], y[:80])
+    model = SparseGPRegressor(kernel, approximation="vfe", n_inducing=20, noise_var=0.02, optimizer=None).fit(
+        X[:80], y[:80]
+    )
     document, console, asked = opened(report.write(model, X[80:], y[80:], tmp_path / "page.html"), tmp_path)
     assert (console, asked) == ([], set())
     assert document.count("<figure>") == document.count("<svg ") >= 5

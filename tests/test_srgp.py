@@ -339,7 +339,9 @@ def test_the_regressor_refuses_srgp_before_it_looks_at_the_rows(name: str) -> No
 def test_the_regressor_learns_by_srgp() -> None:
     rows, _ = learning_problem(800)
     X, y = rows.all.X.numpy(), rows.all.y.numpy()
-    model = SparseGPRegressor(n_inducing=20, optimizer="srgp", random_state=0).fit(X[:700], y[:700])
+    model = SparseGPRegressor(approximation="vfe", n_inducing=20, optimizer="srgp", random_state=0).fit(
+        X[:700], y[:700]
+    )
     assert model.score(X[700:], y[700:]) > 0.9
     assert model.info_["evaluations"] > 1
 

@@ -257,8 +257,8 @@ def test_column_names_must_stay():
 
 def test_a_fresh_estimator_learns_from_its_first_batch():
     X, y = wave(250)
-    gp = SparseGPRegressor(n_inducing=20, random_state=0).partial_fit(X[:200], y[:200])
-    learned = SparseGPRegressor(n_inducing=20, random_state=0).fit(X[:200], y[:200])
+    gp = SparseGPRegressor(approximation="vfe", n_inducing=20, random_state=0).partial_fit(X[:200], y[:200])
+    learned = SparseGPRegressor(approximation="vfe", n_inducing=20, random_state=0).fit(X[:200], y[:200])
     np.testing.assert_array_equal(gp.predict(NEW), learned.predict(NEW))
     kernel, inducing = repr(gp.kernel_), gp.inducing_
     gp.partial_fit(X[200:], y[200:])
@@ -302,7 +302,7 @@ def stream(n, seed=3, jump_at=None):
 
 
 def test_innovations_are_reported_and_raise_an_alarm_after_a_jump():
-    gp = SparseGPRegressor(n_inducing=40, random_state=0).fit(*wave(500))
+    gp = SparseGPRegressor(approximation="vfe", n_inducing=40, random_state=0).fit(*wave(500))
     assert gp.info_["innovations"] == {"rows": 0, "mean_square": 1.0, "z": 0.0, "drift": False}
     X, y = stream(800, jump_at=600)
     alarms = []

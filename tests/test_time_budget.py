@@ -51,7 +51,9 @@ def time(monkeypatch):
 
 
 def limited(seconds, **changes):
-    return SparseGPRegressor(**{"n_inducing": 12, "random_state": 0, "time_budget": seconds, **changes})
+    return SparseGPRegressor(
+        **{"approximation": "vfe", "n_inducing": 12, "random_state": 0, "time_budget": seconds, **changes}
+    )
 
 
 @pytest.mark.parametrize("inference", ["exact", "anytime"])

@@ -1,13 +1,13 @@
-"""Worker: rows sorted into k-means blocks on disk, and anytime steps with blocks sampled from there.
+"""Worker: rows of one number sorted into k-means blocks on disk, and a few anytime steps with blocks from there.
 
-The peak is that of the whole process, libraries included: making the rows and the blocks, all steps, one posterior.
+The peak is that of the whole process, libraries included: making the rows and the blocks, the steps, one posterior.
+The blocks stay in the folder that was named, for `anytime_turns` to time steps from.
 """
 
 from __future__ import annotations
 
 import resource
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,6 @@ from sparsegp.sources import DiskBlocks, nearest_block, write_blocks
 
 GROUP_ROWS = 65_536
 ROWS_FOR_KMEANS = 200_000
-WARM_UP = 2
 
 
 def groups(problem: Arrays, n_rows: int) -> Iterator[Rows]:
@@ -50,34 +49,31 @@ def blocks_on_disk(problem: Arrays, kernel: kernels.Kernel, options: dict[str, A
     return write_blocks(groups(problem, n_rows), assign, cells.n_blocks, folder, n_rows=n_rows)
 
 
-def steps_from(blocks: DiskBlocks, prior: SparsePrior, steps: int) -> dict[str, Any]:
-    """Reading a block counts. Blocks differ in size: the mean over many steps is what grows or does not."""
+def take_steps(blocks: DiskBlocks, prior: SparsePrior, steps: int) -> None:
     engine = NaturalAscent(prior)
     draws = WITHOUT_REPLACEMENT.draws(blocks.sizes, 1, np.random.default_rng(2))
-    state, seconds = engine.init(), []
-    for _ in range(WARM_UP + steps):
-        started, draw = time.perf_counter(), next(draws)
+    state = engine.init()
+    for _ in range(steps):
+        draw = next(draws)
         state, _ = engine.step(state, draw, [blocks.block(k) for k in draw.index])
-        seconds.append(time.perf_counter() - started)
-    started = time.perf_counter()
     InducingPosterior.from_statistics(state.iterate)
-    return {
-        "seconds": float(np.mean(seconds[WARM_UP:])),
-        "median_seconds": float(np.median(seconds[WARM_UP:])),
-        "rows_a_block": state.seen.n_rows / state.steps,
-        "publish_seconds": time.perf_counter() - started,
-    }
+
+
+def build_kernel(problem: Arrays) -> kernels.Kernel:
+    return kernels.SquaredExponential(float(problem["variance"]), problem["lengthscales"])
+
+
+def build_prior(problem: Arrays, approximation: str) -> SparsePrior:
+    Z = torch.from_numpy(problem["Z"])
+    return SparsePrior.build(build_kernel(problem), Z, float(problem["noise_var"]), get(approximation))
 
 
 def measure(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
-    kernel = kernels.SquaredExponential(float(problem["variance"]), problem["lengthscales"])
-    with tempfile.TemporaryDirectory(prefix="sparsegp-bench-") as folder:
-        started = time.perf_counter()
-        blocks = blocks_on_disk(problem, kernel, options, folder)
-        facts: dict[str, Any] = {"write_seconds": time.perf_counter() - started, "n_blocks": blocks.n_blocks}
-        for name in options["approximations"]:
-            prior = SparsePrior.build(kernel, torch.from_numpy(problem["Z"]), float(problem["noise_var"]), get(name))
-            facts[name] = steps_from(blocks, prior, options["steps"])
+    started = time.perf_counter()
+    blocks = blocks_on_disk(problem, build_kernel(problem), options, options["folder"])
+    facts: dict[str, Any] = {"write_seconds": time.perf_counter() - started, "n_blocks": blocks.n_blocks}
+    for name in options["approximations"]:
+        take_steps(blocks, build_prior(problem, name), options["steps"])
     return facts | {"process_peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0}
 
 

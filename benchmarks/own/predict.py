@@ -14,6 +14,7 @@ from sparsegp import SparseGPRegressor, kernels
 def fitted_model(problem: Arrays) -> SparseGPRegressor:
     kernel = kernels.SquaredExponential(variance=float(problem["variance"]), lengthscales=problem["lengthscales"])
     model = SparseGPRegressor(
+        approximation="vfe",
         kernel=kernel,
         optimizer=None,
         inducing=problem["Z"],

@@ -57,7 +57,7 @@ def partial_fit_rows(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]
     n, M = options["partial_fit_rows"], options["single_inducing"]
     kernel = kernels.SquaredExponential(float(problem["variance"]), problem["lengthscales"])
     noise_var = float(problem["noise_var"])
-    gp = SparseGPRegressor(kernel, inducing=problem["Z"][:M], noise_var=noise_var, optimizer=None)
+    gp = SparseGPRegressor(kernel, approximation="vfe", inducing=problem["Z"][:M], noise_var=noise_var, optimizer=None)
     X, y = problem["X"], problem["y"]
     gp.fit(X[:M], y[:M])
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sparsegp.sources import Source
 
 INTERRUPTED = 130
+DEFAULT_APPROXIMATION = {"sparse": options.AUTO, "heteroscedastic": "vfe", "committee": "exact"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Settings:
     @property
     def chosen(self) -> str:
         """The approximation, of the experts for a committee."""
-        return self.approximation or ("exact" if self.model == "committee" else "vfe")
+        return self.approximation or DEFAULT_APPROXIMATION.get(self.model, "")
 
     def estimator(self) -> Any:
         """The estimator before its fit."""

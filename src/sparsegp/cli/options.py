@@ -75,7 +75,7 @@ Approximation = Annotated[
     typer.Option(
         "--approximation",
         "-a",
-        help="vfe, fitc, pic, ... or auto. Default: vfe; committee: exact.",
+        help="auto, vfe, fitc, pic, ... Default: auto; heteroscedastic: vfe; committee: exact.",
         autocompletion=beginning((*APPROXIMATIONS, AUTO)),
     ),
 ]

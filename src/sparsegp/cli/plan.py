@@ -15,7 +15,7 @@ def plan(
     data: options.Data,
     target: options.Target,
     features: options.Features = None,
-    approximation: Annotated[str, typer.Option("--approximation", "-a", help="vfe, fitc, pic, ...")] = "vfe",
+    approximation: Annotated[str, typer.Option("--approximation", "-a", help="vfe, fitc, pic, ...")] = "auto",
     kernel: options.Kernel = "se",
     n_inducing: options.Inducing = 512,
     power: options.Power = 0.5,

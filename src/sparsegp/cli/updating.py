@@ -42,11 +42,14 @@ def update(
         raise InputError("--separate needs --output: the file for the model of the new rows alone.")
     if output is not None and output.exists():
         raise InputError(f"{output} exists. To add rows to it: sparsegp update {output} FILES (nothing counts twice).")
+    from sparsegp.estimators.updating.streaming import StreamingMixin
     from sparsegp.io.model_file import locked
 
     destination = output or model
     with locked(destination), saved.named_columns():
         fitted, reports = _opened(model, separate), []
+        if noise_var is not None and not isinstance(fitted, StreamingMixin):
+            raise InputError("--noise-var is not for a model with learned noise: it knows the noise of every place.")
         for path in data:
             name, columns = saved.target_of(fitted, target), {"weight": weight, "noise_var": noise_var}
             source = saved.open_for(fitted, path, name, **columns, batch_rows=chunk_rows)
@@ -61,10 +64,9 @@ def update(
 def _opened(path: Path, separate: bool) -> Any:
     import sparsegp
     from sparsegp.estimators.updating.emptied import emptied
-    from sparsegp.estimators.updating.streaming import StreamingMixin
 
     model = sparsegp.load(path)
-    if not isinstance(model, StreamingMixin):
+    if not hasattr(model, "partial_fit"):
         raise InputError(f"{path} holds a {type(model).__name__}, which cannot be updated: fit it again on all rows.")
     return emptied(model) if separate else model
 
@@ -77,7 +79,8 @@ def _add_once(model: Any, source: "Source", batch_id: str | None, destination: P
         return {"batch_id": name, "added": False, "rows": 0}
     n_rows = 0
     for X, y, noise, weight in tables.tuples(source):
-        model.partial_fit(X, y, noise_var=noise, sample_weight=weight)
+        known = {} if noise is None else {"noise_var": noise}
+        model.partial_fit(X, y, sample_weight=weight, **known)
         n_rows += len(y)
     batch_log.record(model, name)
     model.save(destination)

@@ -25,6 +25,7 @@ from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.shell import Estimator
 from sparsegp.estimators.stepping.budget import Budget
+from sparsegp.estimators.updating.noisy_streaming import NoisyStreamingMixin
 from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
 from sparsegp.heteroscedastic.fitting import fit as fit_noisy
 from sparsegp.heteroscedastic.learning import NoisyModel
@@ -35,7 +36,7 @@ from sparsegp.sources import to_block
 SURVEY_SHARE, START_SHARE, LEARNING_SHARE = 0.1, 0.35, 0.75
 
 
-class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
+class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estimator):
     """Gaussian-process regression whose noise variance exp(g(x)) is learned as a second, sparse Gaussian process.
 
     Parameters
@@ -58,9 +59,9 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
     Attributes
     ----------
     kernel_, inducing_, noise_kernel_, noise_inducing_, noise_mean_ : the fitted model in the user's units.
-    noise_var_ : mean noise variance over the training rows.
+    noise_var_ : mean noise variance over the rows of `fit`.
     log_evidence_ : the bound at the fitted hyper-parameters, in the units it was computed in.
-    info_ : jitter, seconds, evaluations and stages of learning, number of blocks.
+    info_ : jitter, seconds, evaluations and stages of learning, number of blocks, innovations of a stream.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class HeteroscedasticGPRegressor(MixturePredictions, Estimator):
         listener.close()
         self.n_samples_seen_ = len(batch)
         self._store(model, block, {"stages": stages, "seconds": time.perf_counter() - started})
+        self._begin_stream()
         return self
 
     def _fit_block(

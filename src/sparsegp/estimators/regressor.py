@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -34,8 +35,6 @@ from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import Batch, to_block
 
 LEAST_BUDGET_LEFT = 0.1
-# What a chosen model with learned noise has in common with every other; the rest stays its own.
-NOISY_STATE = ("kernel_", "noise_var_", "inducing_", "n_samples_seen_", "info_", "_standardizer", "_row", "_blocking")
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -54,9 +53,10 @@ class SparseGPRegressor(
         which neighbouring rows predict each other best. The parameters of a built-in Kernel object
         (or of a scikit-learn kernel) are in the units of the data, also with `normalize=True`; a kernel of your own
         class sees standardised inputs then.
-    approximation : name of a row of the table, or a mapping of names to weights (a linear combination)
+    approximation : "auto", name of a row of the table, or a mapping of names to weights (a linear combination)
         "exact" "sod" "sor" "dtc" "fitc" "fic" "pitc" "pic" "vfe" "pep" "block-pep" "nystrom". "auto" takes the best of
-        some of them, and of models with learned noise, on held-out rows and says why in info_["choice"].
+        some of them, and of models with learned noise, on held-out rows; rows that come in batches or steps, from a
+        cluster or from disk are left to "vfe". info_["choice"] says why.
     power : alpha of "pep" and "block-pep", from 0 (vfe) to 1 (fitc, pitc).
     n_inducing, inducing : number of inducing inputs ("auto": by rows and budget) and how they are chosen: "kmeans",
         "random", "greedy", or an array.
@@ -85,7 +85,7 @@ class SparseGPRegressor(
     def __init__(
         self,
         kernel: Any = "se",
-        approximation: Any = "vfe",
+        approximation: Any = "auto",
         power: float = 0.5,
         n_inducing: Any = 512,
         inducing: Any = "kmeans",
@@ -161,27 +161,26 @@ class SparseGPRegressor(
             return fitted
         if checkpoint is not None:
             raise InputError("checkpoint= is for fits on a cluster: give client= too.")
-        if choosing.is_asked(self):
-            return self._fit_chosen(X, y, given, blocks, target)
-        if self.inference == "anytime" or self.time_budget is not None:
-            return self._fit_in_steps(X, y, given, blocks, target)
         started = time.perf_counter()
-        row = self._checked_parameters()
-        streams = blocks is None and out_of_core.can_stream(self, row)
-        source = out_of_core.large_source(X, y, target=target, **given) if streams else None
-        if source is None:
-            self._fit_in_memory(self._accepted(X, y, given, blocks, target))
+        in_steps = self.inference == "anytime" or self.time_budget is not None
+        source = (
+            None if in_steps or blocks is not None else out_of_core.large_source(self, X, y, target=target, **given)
+        )
+        if source is not None:
+            out_of_core.fit(self, source)
+        elif choosing.is_asked(self):
+            if blocks is not None:
+                raise InputError("blocks= goes with approximation='pitc', 'pic' or 'block-pep', not with 'auto'.")
+            self._fit_chosen(arrivals.training_batch(self, X, y, target=target, **given), started)
+        elif in_steps:
+            return self._fit_in_steps(X, y, given, blocks, target)
         else:
-            out_of_core.fit(self, row, source)
+            self._fit_in_memory(self._accepted(X, y, given, blocks, target))
         self.info_["seconds"] = time.perf_counter() - started
         return self
 
-    def _fit_chosen(self, X: Any, y: Any, given: dict[str, Any], blocks: ArrayLike | None, target: str | None) -> Self:
+    def _fit_chosen(self, batch: Batch, started: float) -> None:
         """A fit of the approximation that trials find best; the time they take is part of the budget."""
-        if blocks is not None:
-            raise InputError("blocks= goes with approximation='pitc', 'pic' or 'block-pep', not with 'auto'.")
-        started = time.perf_counter()
-        batch = arrivals.training_batch(self, X, y, target=target, **given)
         choice = choosing.choose(
             self, batch, np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         )
@@ -191,13 +190,25 @@ class SparseGPRegressor(
         best = choosing.made(self, choice.approximation, choice.n_inducing, left, len(batch))
         known = {} if batch.noise_var is None else {"noise_var": batch.noise_var}
         best.fit(batch.X, batch.y, sample_weight=batch.weight, **known)
-        if isinstance(best, HeteroscedasticGPRegressor):
-            self.__dict__.update({name: vars(best)[name] for name in NOISY_STATE}, _fitted=NoisyFit(best))
-        else:
-            names = self.get_params(deep=False).keys() | {"n_features_in_", "feature_names_in_"}
-            self.__dict__.update({name: value for name, value in vars(best).items() if name not in names})
-        self.info_ |= {"choice": choice.report(), "seconds": time.perf_counter() - started}
+        self._adopt(best)
+        self.info_["choice"] = choice.report()
+        if "budget" in self.info_:
+            whole = {"asked": self.time_budget, "used": time.perf_counter() - started}
+            self.info_["budget"] = self.info_["budget"] | whole
+
+    def _fit_untried(self, X: Any, y: Any, **given: Any) -> Self:
+        settled = clone(self).set_params(approximation=choosing.untried(self))
+        self._adopt(settled.fit(X, y, **given))
+        self.info_ |= choosing.untried_report(self)
         return self
+
+    def _adopt(self, best: Any) -> None:
+        """All that a fit has left behind in another estimator, which knows the same parameters or learned noise."""
+        if isinstance(best, HeteroscedasticGPRegressor):
+            self.__dict__.update(NoisyFit(best).state({}))
+            return
+        own = self.get_params(deep=False).keys()
+        self.__dict__.update({name: value for name, value in vars(best).items() if name not in own})
 
     def _fit_in_memory(self, accepted: Accepted) -> None:
         listener = StepListener(self, self.verbose)
@@ -235,7 +246,7 @@ class SparseGPRegressor(
             validation.positive_number("noise_var", self.noise_var)
         if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
             raise InputError("device='cuda' was asked for, but torch sees no CUDA device. Use device='cpu'.")
-        row = approximations.get(self.approximation, self.power)
+        row = approximations.get(choosing.untried(self), self.power)
         if self.optimizer == "srgp":
             srgp.require_points(row)
         if self.optimizer == "ngd":
@@ -289,5 +300,5 @@ class SparseGPRegressor(
             noise_var_=fitted.noise_var * units.y_scale**2,
             inducing_=units.raw_inputs(fitted.inducing.cpu().numpy()),
             n_samples_seen_=accepted.n_rows,
-            info_={**fitted.info, **blocks},
+            info_={**fitted.info, **blocks, **choosing.untried_report(self)},
         )

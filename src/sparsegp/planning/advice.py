@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from sparsegp.approximations import Family
 from sparsegp.baselines.exact import MOST_ROWS
+from sparsegp.estimators.choices import choosing
 from sparsegp.estimators.regressor import SparseGPRegressor
 from sparsegp.planning.data_shape import DataShape
-from sparsegp.planning.estimate import CLUSTER, DISK, USABLE_MEMORY, Estimate
+from sparsegp.planning.estimate import CLUSTER, DISK, MEMORY, USABLE_MEMORY, Estimate
 from sparsegp.planning.machine import Machine
 from sparsegp.planning.model import Model, model_of
 from sparsegp.planning.units import duration, size
@@ -22,12 +23,22 @@ def warnings_of(
     machine: Machine,
     estimates: tuple[Estimate, ...],
 ) -> tuple[str, ...]:
-    found = [*_of_model(model, shape)]
+    found = [*_of_choice(estimator, model, estimates), *_of_model(model, shape)]
     for estimate in estimates:
         found += [*_of_memory(model, machine, estimate), *_of_time(estimator, estimate)]
         if estimate.where == CLUSTER:
             found += _of_cluster(model_of(estimator, shape, from_sample=True), estimate)
     return tuple(dict.fromkeys(found))
+
+
+def _of_choice(estimator: SparseGPRegressor, model: Model, estimates: tuple[Estimate, ...]) -> Iterator[str]:
+    if choosing.untried(estimator) is estimator.approximation or all(e.where != MEMORY for e in estimates):
+        return
+    limit = choosing.BUDGET_SHARE * estimator.time_budget if estimator.time_budget else choosing.LONGEST_TRIALS
+    yield (
+        f"This is the cost of {model.row.name!r}. With rows in memory approximation={choosing.AUTO!r} first tries "
+        f"others for up to {duration(limit)} and may take a dearer one: name it to have its cost."
+    )
 
 
 def _of_model(model: Model, shape: DataShape) -> Iterator[str]:

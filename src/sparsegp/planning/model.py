@@ -8,6 +8,7 @@ import numpy as np
 from sparsegp import approximations
 from sparsegp.approximations import Approximation, Family
 from sparsegp.errors import InputError
+from sparsegp.estimators.choices import choosing
 from sparsegp.estimators.regressor import SparseGPRegressor
 from sparsegp.kernels import Kernel, SquaredExponential, as_kernel
 from sparsegp.planning.data_shape import DataShape
@@ -43,7 +44,7 @@ class Model:
 def model_of(estimator: SparseGPRegressor, shape: DataShape, *, from_sample: bool = False) -> Model:
     """The estimator on these data. `from_sample`: blocks are found from a sample, as on a cluster."""
     n_rows = shape.n_rows
-    row = approximations.get(estimator.approximation, estimator.power)
+    row = approximations.get(choosing.untried(estimator), estimator.power)
     chooses = isinstance(estimator.inducing, str)
     n_inducing = min(estimator.n_inducing if chooses else np.shape(estimator.inducing)[0], n_rows)
     n_blocks = 0

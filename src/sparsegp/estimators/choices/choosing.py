@@ -16,11 +16,13 @@ AUTO = "auto"
 NOISY = "heteroscedastic "
 SMALL_CANDIDATES = ("exact", NOISY + "exact")
 CANDIDATES = ("vfe", "fitc", "pic", NOISY + "pic")
+UNTRIED = "vfe"
 EXACT_ROWS, FEWEST_TO_JUDGE = 1500, 200
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.2, 4000
 TRIAL_ROWS = 16_000
 TRIAL_SECONDS = 12.0
 BUDGET_SHARE = 0.45
+LONGEST_TRIALS = TRIAL_SECONDS * len(CANDIDATES)
 INFERENCE_MARGIN = 1.5
 MOST_INDUCING, FEWEST_INDUCING, ROWS_PER_INDUCING = 512, 32, 8
 BLOCK_ROWS = 800  # of "pic": better than blocks as small as n_inducing on kin40k and pol, the two sets tried
@@ -54,8 +56,26 @@ class Choice:
 
 
 def is_asked(estimator: Any) -> bool:
-    """Whether anything is left to choose; an approximation may also be a mapping, n_inducing any wrong value."""
-    return any(isinstance(value, str) and value == AUTO for value in (estimator.approximation, estimator.n_inducing))
+    """Whether anything is left to choose."""
+    return _is_auto(estimator.approximation) or _is_auto(estimator.n_inducing)
+
+
+def _is_auto(value: Any) -> bool:
+    """An approximation may also be a mapping, n_inducing any wrong value."""
+    return isinstance(value, str) and value == AUTO
+
+
+def untried(estimator: Any) -> Any:
+    """The approximation where no trials are held: the one given, for "auto" the one that every kind of fit can do."""
+    return UNTRIED if _is_auto(estimator.approximation) else estimator.approximation
+
+
+def untried_report(estimator: Any) -> dict[str, Any]:
+    """What `info_` says of a fit without trials."""
+    if not _is_auto(estimator.approximation):
+        return {}
+    reason = f"{UNTRIED}, untried: rows that come in batches or steps, from a cluster or from disk are not held twice"
+    return {"choice": Choice(UNTRIED, estimator.n_inducing, (), reason).report()}
 
 
 def choose(estimator: Any, batch: Batch, rng: np.random.Generator) -> Choice:
@@ -80,6 +100,11 @@ def choose(estimator: Any, batch: Batch, rng: np.random.Generator) -> Choice:
 def made(estimator: Any, name: str, n_inducing: int, seconds: float | None, n_rows: int) -> Any:
     """An estimator like the given one for a candidate, to be fitted to n_rows rows within so many seconds."""
     changes: dict[str, Any] = {"n_inducing": n_inducing, "time_budget": seconds}
+    if name == "exact":
+        # PIC with one block, whatever its inducing input: the same model, which takes rows in and gives them back
+        return clone(estimator).set_params(
+            approximation="pic", n_blocks=1, n_inducing=1, learn_inducing=False, time_budget=seconds
+        )
     if not (isinstance(name, str) and name.startswith(NOISY)):
         if name == "pic" and estimator.n_blocks is None:
             changes["n_blocks"] = max(1, round(n_rows / max(n_inducing, BLOCK_ROWS)))
@@ -93,9 +118,11 @@ def made(estimator: Any, name: str, n_inducing: int, seconds: float | None, n_ro
 
 
 def _candidates(estimator: Any, batch: Batch) -> tuple[str, ...]:
-    """No noise to learn where it is known of every row, or nothing is learned; few rows do not tell models apart."""
-    learns_noise = batch.noise_var is None and estimator.optimizer is not None
-    if len(batch) <= EXACT_ROWS:
+    """No noise to learn where it is known of every row, or nothing is learned; few rows do not tell models apart. Rows
+    that fade or leave by themselves need a model that forgets, and chosen inducing inputs one that has some."""
+    fades = estimator.window is not None or estimator.half_life is not None
+    learns_noise = batch.noise_var is None and estimator.optimizer is not None and not fades
+    if len(batch) <= EXACT_ROWS and not fades and isinstance(estimator.inducing, str):
         return SMALL_CANDIDATES if learns_noise and len(batch) >= FEWEST_TO_JUDGE else SMALL_CANDIDATES[:1]
     return tuple(name for name in CANDIDATES if learns_noise or not name.startswith(NOISY))
 

@@ -11,6 +11,9 @@ from sparsegp.estimators.incoming import arrivals
 from sparsegp.estimators.predicting.latent_predictions import LatentPredictions
 from sparsegp.posterior import LatentPosterior
 
+# What a chosen model with learned noise has in common with every other; the rest stays its own.
+SHARED_STATE = ("kernel_", "noise_var_", "inducing_", "n_samples_seen_", "_standardizer", "_row", "_blocking")
+
 
 @dataclass(frozen=True)
 class NoisyFit:
@@ -25,6 +28,11 @@ class NoisyFit:
     @property
     def posterior(self) -> LatentPosterior:
         return self.model._model.posterior
+
+    def state(self, info: dict[str, Any]) -> dict[str, Any]:
+        """The fitted attributes of an estimator that has chosen this model, with what else its `info_` has to say."""
+        shared = {name: vars(self.model)[name] for name in SHARED_STATE}
+        return {**shared, "info_": {**info, **self.model.info_}, "_fitted": self}
 
 
 def _asked(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Fits of more rows than are held in memory: learning from a sample, then passes over the data where they are."""
 
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from sparsegp import linalg
 from sparsegp.approximations import Approximation, Family
 from sparsegp.engines import streamed
 from sparsegp.estimators import families
+from sparsegp.estimators.choices import choosing
 from sparsegp.estimators.families import Fitted, Problem
 from sparsegp.estimators.incoming import arrivals
 from sparsegp.estimators.incoming.frames import split_target
@@ -39,8 +41,13 @@ def can_stream(estimator: Any, row: Approximation) -> bool:
     return is_sum and estimator.optimizer in OPTIMIZERS and estimator.window is None
 
 
-def large_source(X: Any, y: Any, *, target: str | None, noise_var: Any, sample_weight: Any) -> Source | None:
-    """The data as a source if they are too many for memory, or if only a pass over them can tell."""
+def large_source(
+    estimator: Any, X: Any, y: Any, *, target: str | None, noise_var: Any, sample_weight: Any
+) -> Source | None:
+    """The data as a source if they are too many for memory, or if only a pass over them can tell; None too for a model
+    that needs its rows there."""
+    if estimator.n_inducing == choosing.AUTO or not can_stream(estimator, estimator._checked_parameters()):
+        return None
     source = arrivals.source_of(X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
     if source is None:
         if math.prod(getattr(X, "shape", ())) <= MOST_ENTRIES:
@@ -51,10 +58,16 @@ def large_source(X: Any, y: Any, *, target: str | None, noise_var: Any, sample_w
     return None if is_small else source
 
 
-def fit(estimator: Any, row: Approximation, source: Source) -> None:
+def fit(estimator: Any, source: Source) -> None:
     """As in memory, with the stages of learning below all rows on a random sample of them."""
+    started, row = time.perf_counter(), estimator._checked_parameters()
     seed = int(check_random_state(estimator.random_state).randint(2**31))
     found = survey(source, np.random.default_rng((seed, 1)), max(1, MOST_ENTRIES // source.n_features))
+    if found.is_complete and choosing.is_asked(estimator):
+        arrivals.take_columns(estimator, source)
+        estimator._fit_chosen(found.sample, started)
+        estimator.n_samples_seen_ += found.n_weightless
+        return
     taken = accepted(estimator, row, source, found, seed)
     if found.is_complete:
         estimator._fit_in_memory(taken)

@@ -1,6 +1,7 @@
 """How far recent rows are from those the standardisation was made with."""
 
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -43,6 +44,17 @@ class RecentLevel:
         far, target_far = FAR * self.weight, abs(self.target_total) > FAR * self.weight
         # no column is far unless all together are: a product is cheaper than a maximum, and this is asked row by row
         return target_far or (self.total.dot(self.total) > far * far and bool(np.abs(self.total).max() > far))
+
+    def reported_once(self) -> "RecentLevel":
+        """This level; the first time that it is far, with a warning to the caller of the update."""
+        if self.reported or not self.is_far:
+            return self
+        warnings.warn(
+            f"Recent rows have left the data of the first fit far behind: {self.description}. "
+            "Standardisation, inducing inputs and hyper-parameters stay those of that fit; fit again on recent rows.",
+            stacklevel=4,
+        )
+        return replace(self, reported=True)
 
     @property
     def description(self) -> str:

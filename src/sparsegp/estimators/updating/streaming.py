@@ -1,7 +1,7 @@
 """partial_fit, forget and merge: a fitted model that takes rows in and gives them back, at fixed hyper-parameters."""
 
-import warnings
 from abc import abstractmethod
+from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
@@ -16,12 +16,13 @@ from sparsegp.data import Block
 from sparsegp.engines import revision
 from sparsegp.engines.innovations import Innovations
 from sparsegp.errors import FingerprintError, InputError
+from sparsegp.estimators.choices import choosing
 from sparsegp.estimators.choices.noisy_choice import NoisyFit
 from sparsegp.estimators.families import Fitted
 from sparsegp.estimators.incoming import arrivals, clusters, validation
-from sparsegp.estimators.incoming.blocking import Blocking, drop_weightless, require_blocks
+from sparsegp.estimators.incoming.blocking import Blocking, drop_weightless
 from sparsegp.estimators.incoming.standardizer import Standardizer
-from sparsegp.estimators.updating import local_rows
+from sparsegp.estimators.updating import local_rows, placing
 from sparsegp.estimators.updating.kept_rows import KeptRows
 from sparsegp.estimators.updating.stream_state import Streamed
 from sparsegp.sources import Batch
@@ -30,6 +31,7 @@ from sparsegp.sources import Batch
 class StreamingMixin:
     """Exact recursive updates of an estimator that has been fitted, or starts with its first batch."""
 
+    approximation: Any
     window: int | None
     half_life: float | None
     normalize: bool
@@ -51,6 +53,10 @@ class StreamingMixin:
     @abstractmethod
     def _checked_parameters(self) -> Approximation:
         """The row of the table, after checking every parameter of the estimator."""
+
+    @abstractmethod
+    def _fit_untried(self, X: Any, y: Any, **given: Any) -> Self:
+        """`fit` with "auto" settled without trials."""
 
     @abstractmethod
     def _block_in(self, units: Standardizer, batch: Batch) -> Block:
@@ -83,6 +89,8 @@ class StreamingMixin:
         given = {"noise_var": noise_var, "sample_weight": sample_weight}
         if "_fitted" not in vars(self):
             return self._fit_first(X, y, given, blocks, target, client)
+        if isinstance(self._fitted, NoisyFit):
+            return self._ask_chosen("partial_fit", X, y, given, blocks, target)
         if client is not None or clusters.is_dask(X):
             where = clusters.place("update", self, X, client, blocks)
             if where is not None:
@@ -95,7 +103,7 @@ class StreamingMixin:
         block, labels = self._batch(batch, blocks)
         if len(block) == 0:
             return self
-        streamed, blocking, numbers = self._placed(streamed, block, labels)
+        streamed, blocking, numbers = placing.placed(self._row, self._blocking, streamed, block, labels)
         if self.half_life is not None:
             factor = 0.5 ** (len(block) / self.half_life)
             streamed = replace(streamed, state=revision.decay(streamed.state, factor))
@@ -120,6 +128,9 @@ class StreamingMixin:
         otherwise. Rows that cannot have been added are refused and the model stays as it was.
         """
         check_is_fitted(self)
+        if isinstance(self._fitted, NoisyFit):
+            given = {"noise_var": noise_var, "sample_weight": sample_weight}
+            return self._ask_chosen("forget", X, y, given, blocks, target)
         streamed = self._streamed()
         if self.window is not None or self.half_life is not None:
             raise InputError(
@@ -130,7 +141,7 @@ class StreamingMixin:
         if len(batch) == 0:
             return self
         block, labels = self._batch(batch, blocks)
-        numbers = self._numbers(block, labels)
+        numbers = placing.numbers_of(self._row, self._blocking, block, labels)
         self._commit(streamed.without(block, numbers), self._blocking, numbers, -len(batch))
         return self
 
@@ -151,11 +162,26 @@ class StreamingMixin:
         self._commit(mine.merged(theirs), self._blocking, every_block, other.n_samples_seen_)
         return self
 
+    def _ask_chosen(
+        self, update: str, X: Any, y: Any, given: dict[str, Any], blocks: ArrayLike | None, target: str | None
+    ) -> Self:
+        """The update by the chosen model with learned noise: a copy of it, so that an error leaves all as it was."""
+        assert isinstance(self._fitted, NoisyFit)
+        batch = arrivals.later_batch(self, X, y, target=target, **given)
+        if batch.noise_var is not None:
+            raise InputError("The chosen model has learned the noise of every place: noise_var= must not be given.")
+        chosen = copy(self._fitted.model)
+        getattr(chosen, update)(batch.X, batch.y, sample_weight=batch.weight, blocks=blocks)
+        self.__dict__.update(NoisyFit(chosen).state(self.info_))
+        return self
+
     def _fit_first(
         self, X: Any, y: Any, given: dict[str, Any], blocks: ArrayLike | None, target: str | None, client: Any
     ) -> Self:
         row = self._checked_parameters()
         _require_statistics(row)
+        if choosing.untried(self) is not self.approximation:
+            return self._fit_untried(X, y, **given, blocks=blocks, target=target, client=client)
         if row.by_block and not row.is_local and blocks is None and client is None:
             blocks = np.zeros(len(arrivals.training_batch(self, X, y, target=target, **given)), dtype=np.int64)
         return self.fit(X, y, **given, blocks=blocks, target=target, client=client)
@@ -186,8 +212,8 @@ class StreamingMixin:
         _require_statistics(self._row)
         if isinstance(self._fitted, NoisyFit):
             raise InputError(
-                "approximation='auto' has chosen a model with learned noise, which takes no rows in and gives none "
-                "back (info_['choice'] says why). Fit again with all rows, or name an approximation, as 'pic'."
+                "approximation='auto' has chosen a model with learned noise (info_['choice'] says why), which cannot "
+                "be merged. Name an approximation, as 'pic', and fit again."
             )
         if isinstance(self._fitted, Streamed):
             streamed = self._fitted
@@ -199,9 +225,8 @@ class StreamingMixin:
         return streamed
 
     def _commit(self, streamed: Streamed, blocking: Blocking | None, changed: Tensor | None, n_new: int) -> None:
-        if self._row.is_local and blocking is not None and streamed.kept is not None and changed is not None:
-            blocking = local_rows.with_moved_means(blocking, streamed.kept, changed)
-        self._fitted, self._blocking, self._fit_rows = streamed, blocking, None
+        self._fitted, self._fit_rows = streamed, None
+        self._blocking = placing.moved(self._row, blocking, streamed, changed)
         self.noise_var_ = streamed.noise_var * self._standardizer.y_scale**2
         self.n_samples_seen_ = streamed.n_rows if self.window is not None else self.n_samples_seen_ + n_new
         self.info_ = {**self.info_, "innovations": streamed.innovations.summary()}
@@ -212,30 +237,8 @@ class StreamingMixin:
             raise InputError(
                 f"The first fit {was}, so noise_var= must {'' if self._known_noise else 'not '}be given here."
             )
-        require_blocks(self._row, blocks)
-        if blocks is not None:
-            _require_labels(blocks, len(batch))
+        placing.require_labels(self._row, blocks, len(batch))
         return drop_weightless(self._block_in(self._standardizer, batch), blocks)
-
-    def _placed(
-        self, streamed: Streamed, block: Block, labels: ArrayLike | None
-    ) -> tuple[Streamed, Blocking | None, Tensor | None]:
-        """The block number of each row; for local models with labels of the user, unknown ones are new blocks."""
-        if not self._row.is_local or self._blocking is None or streamed.kept is None:
-            return streamed, self._blocking, self._numbers(block, labels)
-        blocking, kept = local_rows.with_new_labels(self._blocking, streamed.kept, block, labels)
-        numbers = blocking.labels(block.X, labels)
-        if bool((numbers < 0).any()):
-            raise InputError(
-                "blocks has labels that are no blocks of this model. Its blocks were found from the rows: leave "
-                f"blocks= out, or use the numbers 0 to {blocking.partition.n_blocks - 1}."
-            )
-        return replace(streamed, kept=kept), blocking, numbers
-
-    def _numbers(self, block: Block, labels: ArrayLike | None) -> Tensor | None:
-        if self._row.is_local and self._blocking is not None:
-            return self._blocking.labels(block.X, labels)
-        return None if labels is None else torch.from_numpy(np.asarray(labels).astype(np.int64))
 
     def _require_same_units(self, other: "StreamingMixin") -> None:
         mine, theirs = vars(self._standardizer), vars(other._standardizer)
@@ -251,24 +254,11 @@ class StreamingMixin:
 
     def _warn_when_far(self) -> None:
         streamed = self._fitted
-        if not isinstance(streamed, Streamed) or streamed.level.reported or not self.normalize:
+        if not isinstance(streamed, Streamed) or not self.normalize:
             return
-        if not streamed.level.is_far:
-            return
-        self._fitted = replace(streamed, level=replace(streamed.level, reported=True))
-        warnings.warn(
-            f"Recent rows have left the data of the first fit far behind: {streamed.level.description}. "
-            "Standardisation, inducing inputs and hyper-parameters stay those of that fit; fit again on recent rows.",
-            stacklevel=3,
-        )
-
-
-def _require_labels(blocks: ArrayLike, n_rows: int) -> None:
-    given = np.asarray(blocks)
-    if given.shape != (n_rows,) or not np.issubdtype(given.dtype, np.integer):
-        raise InputError(
-            f"blocks must have one integer label for each of the {n_rows} rows; got {given.dtype} {given.shape}."
-        )
+        level = streamed.level.reported_once()
+        if level is not streamed.level:
+            self._fitted = replace(streamed, level=level)
 
 
 def _require_statistics(row: Approximation) -> None:
