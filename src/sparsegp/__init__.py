@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparsegp import kernels, metrics
+    from sparsegp import kernels, metrics, serving
     from sparsegp.errors import FactorizationError, FingerprintError, InputError, ModelFileError, SparseGPError
     from sparsegp.estimators.committee import CommitteeGPRegressor
     from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
@@ -29,6 +29,7 @@ __all__ = [
     "load",
     "metrics",
     "plan",
+    "serving",
 ]
 
 # Names are imported when first asked for: the command line answers without waiting for torch.
@@ -45,7 +46,7 @@ _HOMES = {
     "load": "sparsegp.estimators.saving.loading",
     "plan": "sparsegp.planning",
 }
-_MODULES = ("kernels", "metrics")
+_MODULES = ("kernels", "metrics", "serving")
 
 
 def __getattr__(name: str) -> Any:

@@ -26,11 +26,9 @@ def predict(
     as_json: options.Json = False,
 ) -> None:
     """Predict each row of a table: mean, std, and the interval from lower to upper."""
-    import sparsegp
-
     if as_json and output is None:
         raise InputError("--json needs --output: without it the predictions are what is printed.")
-    fitted = sparsegp.load(model)
+    fitted = _loaded(model)
     source, n_rows = saved.open_for(fitted, data, None, batch_rows=chunk_rows), 0
     with _writer(output) as write, saved.named_columns():
         for X, *_ in tables.tuples(source):
@@ -40,6 +38,18 @@ def predict(
             n_rows += len(mean)
     if output is not None:
         show("Predicted", {"rows": n_rows, "coverage": coverage, "output": str(output)}, as_json)
+
+
+def _loaded(path: Path) -> Any:
+    """Without torch where the model can do without it: the command is then done before torch would be imported."""
+    from sparsegp import serving
+
+    light = serving.load_if_light(path)
+    if light is not None:
+        return light
+    import sparsegp
+
+    return sparsegp.load(path)
 
 
 @contextmanager

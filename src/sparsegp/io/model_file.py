@@ -4,7 +4,6 @@ The description is data; nothing in a file is ever executed. A checksum covers t
 """
 
 import fcntl
-import hashlib
 import json
 import os
 import secrets
@@ -14,16 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from sparsegp.errors import ModelFileError
-
-FORMAT = "sparsegp-model"
-SCHEMA_VERSION = 1
+from sparsegp.io import container
 
 
 def write(path: str | os.PathLike[str], description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -33,14 +29,15 @@ def write(path: str | os.PathLike[str], description: Mapping[str, Any], tensors:
         raise ModelFileError(f"Cannot save to {target}: the folder {target.parent} does not exist. Create it first.")
     if target.is_dir():
         raise ModelFileError(f"Cannot save to {target}: it is a folder. Give the name of a file.")
-    bad = [name for name, tensor in tensors.items() if not _is_finite(tensor)]
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    bad = [name for name, array in arrays.items() if not container.is_finite(array)]
     if bad:
         raise ModelFileError(
             f"The model has values that are not finite ({len(bad)} of its {len(tensors)} tensors), so it would be "
             "refused when loaded. Look at info_ and fit again; the file was not written."
         )
-    text = json.dumps({"schema_version": SCHEMA_VERSION, **description}, allow_nan=False)
-    header = {"format": FORMAT, "description": text, "checksum": _checksum(text, tensors)}
+    text = json.dumps({"schema_version": container.SCHEMA_VERSION, **description}, allow_nan=False)
+    header = {"format": container.FORMAT, "description": text, "checksum": container.checksum(text, arrays)}
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         permissions = _permissions(temporary, target)
@@ -57,29 +54,8 @@ def write(path: str | os.PathLike[str], description: Mapping[str, Any], tensors:
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """(description, tensors) of a file that is complete, unaltered and of a known version."""
-    source = Path(path)
-    if not source.is_file():
-        raise ModelFileError(f"There is no model file {source}. Check the path; models are written by save().")
-    try:
-        with safe_open(source, framework="pt") as file:
-            header = file.metadata() or {}
-            _require_format(source, header)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, ModelFileError):
-            raise
-        raise ModelFileError(
-            f"{source} cannot be read as a model file: it is truncated or not a model file ({error}). "
-            "Use a backup, or save the model again."
-        ) from error
-    if _checksum(header["description"], tensors) != header["checksum"]:
-        raise ModelFileError(
-            f"{source} was altered after it was saved: its checksum does not match. Use a backup, or save the model "
-            "again."
-        )
-    if not all(map(_is_finite, tensors.values())):
-        raise ModelFileError(f"{source} holds values that are not finite: no fitted model does. Do not use this file.")
-    return _described(source, header["description"]), tensors
+    description, arrays = container.read(path)
+    return description, {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 @contextmanager
@@ -92,41 +68,6 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-
-
-def _require_format(source: Path, header: Mapping[str, str]) -> None:
-    if header.get("format") != FORMAT or not {"description", "checksum"} <= header.keys():
-        raise ModelFileError(f"{source} is a safetensors file, but not one of a sparsegp model. Give a file of save().")
-
-
-def _described(source: Path, text: str) -> dict[str, Any]:
-    try:
-        description = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"The description in {source} is not JSON. Do not use this file.") from error
-    version = description.get("schema_version") if isinstance(description, dict) else None
-    if not isinstance(version, int) or version < 1:
-        raise ModelFileError(f"{source} does not say the version of its schema. Do not use this file.")
-    if version > SCHEMA_VERSION:
-        raise ModelFileError(
-            f"{source} has schema version {version}; this version of sparsegp reads up to {SCHEMA_VERSION}. "
-            "Upgrade sparsegp, or save the model with the older version."
-        )
-    return dict(description)
-
-
-def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the description, and of name, dtype, shape and bytes of each tensor in the order of names."""
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"|{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        digest.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
 
 
 def _permissions(temporary: Path, target: Path) -> int:

@@ -1,10 +1,15 @@
 """Rows from anywhere: re-iterable sources of batches, one survey pass, groups of rows for engines, blocks on disk."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from sparsegp.sources.batch import Batch, Place, Source
-from sparsegp.sources.disk_blocks import DiskBlocks, nearest_block, random_block, write_blocks
-from sparsegp.sources.model_rows import ModelRows, Units, to_block
 from sparsegp.sources.opening import is_read_in_batches, open_inputs, open_source
 from sparsegp.sources.survey import Survey, survey, whole_batch
+
+if TYPE_CHECKING:
+    from sparsegp.sources.disk_blocks import DiskBlocks, nearest_block, random_block, write_blocks
+    from sparsegp.sources.model_rows import ModelRows, Units, to_block
 
 __all__ = [
     "Batch",
@@ -24,3 +29,22 @@ __all__ = [
     "whole_batch",
     "write_blocks",
 ]
+
+# What needs torch is imported when first asked for: tables are read without it.
+_HOMES = {
+    "DiskBlocks": "disk_blocks",
+    "ModelRows": "model_rows",
+    "Units": "model_rows",
+    "nearest_block": "disk_blocks",
+    "random_block": "disk_blocks",
+    "to_block": "model_rows",
+    "write_blocks": "disk_blocks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sparsegp.sources' has no attribute {name!r}")
+    value = getattr(import_module(f"sparsegp.sources.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
