@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
+from sparsegp.data import Block
 from sparsegp.estimators.choices import kernel_choice
+from sparsegp.estimators.families import Start
 
 
 def drawn(kernel, n=250, noise_std=0.05, seed=0):
@@ -59,6 +61,41 @@ def test_many_rows_are_sampled(monkeypatch):
     monkeypatch.setattr(kernel_choice, "MOST_ROWS", 200)
     model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=10, random_state=0).fit(*drawn(ROUGH, 400))
     assert type(model.kernel_).__name__ in ("Matern12", "Matern32")
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """Names of the kernels that were tried; a trial takes three seconds of a clock that stands still otherwise."""
+    tried, now, score = [], [0.0], kernel_choice._score
+
+    def recorded(start, block, rng):
+        tried.append(type(start.kernel).__name__)
+        now[0] += 3.0
+        return score(start, block, rng)
+
+    monkeypatch.setattr(kernel_choice, "_score", recorded)
+    monkeypatch.setattr(kernel_choice.time, "perf_counter", lambda: now[0])
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("budget", "tried"), [(10.0, []), (35.0, ["Matern32", "Matern12"]), (None, ["Matern32", "Matern12"])]
+)
+def test_a_budget_bounds_the_choice(budget, tried, scored):
+    X, y = drawn(SMOOTH, 60)
+    block = Block(torch.from_numpy(X), torch.from_numpy(y))
+    starts = {name: Start(kernels.get(name)(1.0, [1.0]), 0.01) for name in kernel_choice.CANDIDATES}
+    chosen = kernel_choice.best_start(starts, block, np.random.default_rng(0), budget)
+    assert scored[:2] == tried
+    assert len(scored) == (len(starts) if budget is None else len(tried))
+    assert tried or chosen == "matern32"
+
+
+def test_a_chosen_approximation_has_the_kernel_chosen_once(scored):
+    model = SparseGPRegressor(kernel="auto", random_state=0).fit(*drawn(ROUGH, 220))
+    assert len(scored) == len(kernel_choice.CANDIDATES)
+    assert type(model.kernel_).__name__ in ("Matern12", "Matern32")
+    assert (model.kernel, model.approximation) == ("auto", "auto")
 
 
 def test_nothing_learned_nothing_chosen():

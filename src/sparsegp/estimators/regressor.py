@@ -19,7 +19,7 @@ from sparsegp.errors import InputError
 from sparsegp.estimators import families
 from sparsegp.estimators.choices import choosing
 from sparsegp.estimators.choices.noisy_choice import NoisyChoicePredictions, NoisyFit
-from sparsegp.estimators.choices.starting_points import starting_point
+from sparsegp.estimators.choices.starting_points import chosen_kernel, is_kernel_asked, starting_point
 from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
 from sparsegp.estimators.incoming import arrivals, clusters, out_of_core, validation
 from sparsegp.estimators.incoming.blocking import Blocking, drop_weightless
@@ -181,13 +181,13 @@ class SparseGPRegressor(
 
     def _fit_chosen(self, batch: Batch, started: float) -> None:
         """A fit of the approximation that trials find best; the time they take is part of the budget."""
-        choice = choosing.choose(
-            self, batch, np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        )
+        rng = self._generator()
+        asked = self._with_kernel_named(batch, rng)
+        choice = choosing.choose(asked, batch, rng)
         left = None
         if self.time_budget is not None:
             left = max(self.time_budget - (time.perf_counter() - started), LEAST_BUDGET_LEFT * self.time_budget)
-        best = choosing.made(self, choice.approximation, choice.n_inducing, left, len(batch))
+        best = choosing.made(asked, choice.approximation, choice.n_inducing, left, len(batch))
         known = {} if batch.noise_var is None else {"noise_var": batch.noise_var}
         best.fit(batch.X, batch.y, sample_weight=batch.weight, **known)
         self._adopt(best)
@@ -195,6 +195,15 @@ class SparseGPRegressor(
         if "budget" in self.info_:
             whole = {"asked": self.time_budget, "used": time.perf_counter() - started}
             self.info_["budget"] = self.info_["budget"] | whole
+
+    def _with_kernel_named(self, batch: Batch, rng: np.random.Generator) -> Self:
+        """A kernel that is left to choose is chosen from all rows, before the approximations are tried with it."""
+        if not is_kernel_asked(self):
+            return self
+        units = Standardizer.of(batch, normalize=self.normalize)
+        block, _ = drop_weightless(self._block_in(units, batch), None)
+        named: Self = clone(self).set_params(kernel=chosen_kernel(self, units, block, rng))
+        return named
 
     def _fit_untried(self, X: Any, y: Any, **given: Any) -> Self:
         settled = clone(self).set_params(approximation=choosing.untried(self))

@@ -43,7 +43,7 @@ def noise_slopes(prior: SparsePrior, q: InducingPosterior, rows: Rows) -> NoiseS
 
 
 def _slopes_of(prior: SparsePrior, q: InducingPosterior, blocks: list[Block]) -> list[tuple[Tensor, Tensor]]:
-    """(R dJ/dR, R [Cov(y)^-1]_ii) of each block."""
+    """(R dJ/dR, the part of a change of R that f leaves) of each block."""
     of_block = _slopes_together if prior.row.by_block else _slopes_of_points
     with torch.no_grad():
         return [of_block(prior, q, block) for block in blocks]
@@ -69,8 +69,10 @@ def _slopes_together(prior: SparsePrior, q: InducingPosterior, block: Block) -> 
     V_inv = linalg.inverse_from_cholesky(linalg.cholesky(V, name="noise covariance of a block").factor)
     spread = linalg.whiten_rows(V_inv @ W, q.LB.factor)
     alpha = V_inv @ (block.y - W @ q.mean)
-    V_bar = linalg.symmetric_product(spread, spread).sub_(V_inv).addr_(alpha, alpha).mul_(0.5)
+    minus_precision = linalg.symmetric_product(spread, spread).sub_(V_inv)
+    share = noise * (minus_precision.square() @ noise)
+    V_bar = minus_precision.addr_(alpha, alpha).mul_(0.5)
     _, noise_bar = noise_model.block_pullback(prior.row, D, noise, weight, V_inv, V_bar)
     if block.weight is not None:
         noise_bar = noise_bar / weight + noise_model.repeats_pullback(prior.row, D, noise, weight)[1]
-    return prior.row_noise(block) * noise_bar, noise * (V_inv.diagonal() - linalg.row_squares(spread))
+    return prior.row_noise(block) * noise_bar, share

@@ -109,7 +109,9 @@ def _fit_exact(problem: NoisyProblem, start: NoiseStart) -> Fit:
 
 
 def _inferred(problem: NoisyProblem, hyper: JointHyperparameters, q: InducingPosterior | None) -> NoisyModel:
-    return learning.infer(problem.rows, problem.row, hyper, problem.limits, q, problem.infer_until)
+    return learning.infer(
+        problem.rows, problem.row, hyper, problem.limits, q, rng=problem.rng, deadline=problem.infer_until
+    )
 
 
 def _fit_lambda(problem: NoisyProblem, start: NoiseStart) -> Fit:
@@ -124,7 +126,10 @@ def _fit_lambda(problem: NoisyProblem, start: NoiseStart) -> Fit:
         deadline=problem.learn_until,
         iterations=iterations,
     )
-    return learning.infer_lambda(problem.rows, problem.row, hyper, problem.limits, problem.infer_until), stages
+    model = learning.infer_lambda(
+        problem.rows, problem.row, hyper, problem.limits, rng=problem.rng, deadline=problem.infer_until
+    )
+    return model, stages
 
 
 def _fit_stochastic(problem: NoisyProblem, start: NoiseStart) -> Fit:

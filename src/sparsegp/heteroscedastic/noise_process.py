@@ -37,7 +37,8 @@ class NoiseMoments:
 class NoiseSlopes:
     """What f says about the noise: slope_i = R_i dJ/dR_i, and lambda_i = slope_i + weight_i/2 >= 0 (001 eq. 10).
 
-    `share` is R_i [Cov(y)^-1]_ii = 1 - leverage: how much of a change of R_i f does not absorb.
+    `share` in (0, 1] is how much of a change of the noise f does not absorb: with S = Cov(y), R_i [S^-1]_ii for rows of
+    the table by points, and R_i sum_j [S^-1]_ij^2 R_j, which is smaller, within a block (derivations: H4).
     """
 
     slope: Tensor

@@ -21,8 +21,9 @@ def starting_point(estimator: Any, units: Standardizer, block: Block, rng: np.ra
 
     A kernel's name starts from median distances; noise that is not given, from the differences between neighbours.
     """
-    if isinstance(estimator.kernel, str) and estimator.kernel == AUTO:
-        return _chosen(estimator, units, block, rng)
+    if is_kernel_asked(estimator):
+        named = clone(estimator).set_params(kernel=chosen_kernel(estimator, units, block, rng))
+        return starting_point(named, units, block, rng)
     kernel, noise_var = _kernel_and_noise(estimator.kernel, units, block, rng)
     if not isinstance(estimator.kernel, str) and estimator.normalize and estimator.optimizer is not None:
         validation.warn_of_odd_lengthscales(kernel)
@@ -34,7 +35,13 @@ def starting_point(estimator: Any, units: Standardizer, block: Block, rng: np.ra
     )
 
 
-def _chosen(estimator: Any, units: Standardizer, block: Block, rng: np.random.Generator) -> Start:
+def is_kernel_asked(estimator: Any) -> bool:
+    """Whether the kernel is left to choose."""
+    return isinstance(estimator.kernel, str) and estimator.kernel == AUTO
+
+
+def chosen_kernel(estimator: Any, units: Standardizer, block: Block, rng: np.random.Generator) -> str:
+    """The name of the best kernel, found in a share of the estimator's time budget if it has one."""
     if estimator.optimizer is None:
         raise InputError("kernel='auto' is chosen by learning, and optimizer=None learns nothing: name the kernel.")
     seed = int(rng.integers(2**31))
@@ -43,9 +50,7 @@ def _chosen(estimator: Any, units: Standardizer, block: Block, rng: np.random.Ge
         named = clone(estimator).set_params(kernel=name)
         return starting_point(named, units, block, np.random.default_rng(seed))
 
-    # learning changes a start in place
-    best = best_start({name: start(name) for name in CANDIDATES}, block, rng)
-    return start(best)
+    return best_start({name: start(name) for name in CANDIDATES}, block, rng, getattr(estimator, "time_budget", None))
 
 
 def starting_noise_kernel(kernel: Any, units: Standardizer, block: Block, rng: np.random.Generator) -> Kernel:
