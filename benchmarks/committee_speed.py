@@ -2,11 +2,13 @@
 
 Experts are shared out among threads with one BLAS thread in each, or among two Dask workers of one thread; "one" is one
 process with one thread in all. These three are given the same experts, since k-means may divide the rows otherwise when
-the last digits of the scouted kernel differ.
+the last digits of the scouted kernel differ. The limit is what the machine itself gives: products and factorisations of
+the size of an expert's in one process, and in two side by side that share nothing but the processor.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,8 @@ from sparsegp.partition import kmeans_partition
 
 NAME = "committee_speed"
 WORKER = "benchmarks.own.committee_speed"
-OPTIONS = {"expert": "vshgp", "n_inducing": 175, "n_noise_inducing": 175}
+LIMIT, LIMIT_SECONDS = "benchmarks.own.parallel_limit", 10.0
+OPTIONS: dict[str, Any] = {"expert": "vshgp", "n_inducing": 175, "n_noise_inducing": 175}
 ROWS, EXPERTS = 35_000, 100
 SHARE = 4  # two workers against one: on a quarter of the rows, with a quarter of the experts
 CREWS = {"one": {"n_threads": 1}, "two threads": {"n_threads": 2}, "two processes": {"n_threads": 2, "n_processes": 2}}
@@ -44,11 +47,23 @@ def run(quick: bool = False) -> dict[str, Any]:
         "problem": {"rows": ROWS, "experts": EXPERTS, "share": SHARE, **OPTIONS},
         "measured": measured,
         "ratios": ratios,
+        "limit": _limit(),
     }
     write_results(NAME, document, quick)
     rows = [[name, number(facts.get("seconds"), 1), facts.get("error", "")] for name, facts in measured.items()]
     print_table("DVSHGP on protein", ["", "seconds", ""], rows)
     return document
+
+
+def _limit() -> float:
+    """How much more two processes do in the same time than one."""
+    rows = {"rows": np.random.default_rng(0).standard_normal((ROWS // EXPERTS, OPTIONS["n_inducing"]))}
+
+    def a_second(_: int) -> float:
+        return float(run_job(own_python(), LIMIT, rows, {"seconds": LIMIT_SECONDS}).facts["a_second"])
+
+    with ThreadPoolExecutor(2) as pool:
+        return sum(pool.map(a_second, range(2))) / a_second(0)
 
 
 def _labels(X: np.ndarray, n_experts: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.cells import Cell, is_wanted, run_method, store, stored_cells
 from benchmarks.jobs import Arrays
-from benchmarks.methods import QUICK_ROWS, ROUGH, Method
+from benchmarks.methods import QUICK_ROWS, Method
 from benchmarks.real_data import is_available, load_split, not_available_message
 from benchmarks.results import console, number, print_table, read_results
 from benchmarks.scores import mixture_scores
@@ -32,7 +32,6 @@ def _method(name: str, **options: Any) -> Method:
         name,
         "benchmarks.own.noise",
         {"kernel": "auto", **options, "levels": LEVELS},
-        per_dataset=ROUGH,
         quick={"n_inducing": 50, "n_noise_inducing": 20, "rows_each": 200},
     )
 

@@ -240,3 +240,85 @@ def test_learned_noise_must_fit_into_the_budget(monkeypatch):
     assert "all rows would take" in noisy["error"]
     assert "all rows would take" in model.info_["choice"]["reason"]
     assert not model.info_["choice"]["approximation"].startswith(choosing.NOISY)
+
+
+class Told:
+    """A callback of scikit-learn that asks to stop at a step, or presses Ctrl-C there."""
+
+    def __init__(self, at, press=False):
+        self.at, self.press, self.steps = at, press, 0
+
+    def setup(self, estimator, context): ...
+
+    def teardown(self, estimator, context): ...
+
+    def on_fit_task_begin(self, estimator, context): ...
+
+    def on_fit_task_end(self, estimator, context, *, metadata=None):
+        self.steps += metadata is not None
+        if self.press and self.steps == self.at:
+            self.at = np.inf  # pressed once
+            raise KeyboardInterrupt
+        return self.steps >= self.at
+
+
+@pytest.mark.parametrize("press", [False, True], ids=["callback", "Ctrl-C"])
+@pytest.mark.parametrize("budget", [None, 30.0])
+def test_a_fit_stopped_during_the_trials_is_the_best_trial(quick, plain_candidates, monkeypatch, press, budget):
+    monkeypatch.setattr(choosing, "TRIAL_SECONDS", 60.0)
+    X, y = waves()
+    model = SparseGPRegressor(n_inducing=15, time_budget=budget, random_state=0)
+    with pytest.warns(UserWarning, match="interrupted: the model is of 300 rows"):
+        model.set_callbacks(told := Told(3, press)).fit(X, y)
+    assert told.steps <= 4
+    assert model.n_samples_seen_ == 300
+    assert model.info_["budget"]["fraction"] == 0.75
+    assert model.info_["choice"]["reason"].startswith("stopped during the trials: vfe")
+    assert len(model.info_["choice"]["trials"]) == 1
+    assert np.isfinite(model.predict(X)).all()
+    assert "_told_to" not in vars(model)
+
+
+def test_a_chosen_fit_can_be_stopped_after_the_trials(quick, plain_candidates, monkeypatch):
+    steps = {}
+    for name, at in (("whole", np.inf), ("stopped", None)):
+        told = Told(steps.get("trials", 0) + 2 if at is None else at)
+        made = choosing.made
+
+        def counted(*given, made=made, told=told):
+            steps["trials"] = told.steps
+            return made(*given)
+
+        monkeypatch.setattr(choosing, "made", counted)
+        monkeypatch.setattr(choosing, "TRIAL_SECONDS", 60.0)
+        model = SparseGPRegressor(n_inducing=5, random_state=0).set_callbacks(told).fit(*waves())
+        monkeypatch.setattr(choosing, "made", made)
+        steps[name] = told.steps
+    assert steps["stopped"] < steps["whole"]
+    assert model.n_samples_seen_ == 400
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"time_budget": -1},
+        {"time_budget": True},
+        {"time_budget": "10"},
+        {"n_inducing": 0},
+        {"kernel": "foo"},
+        {"optimizer": "sgd"},
+    ],
+    ids=str,
+)
+def test_wrong_parameters_are_refused_before_the_trials(quick, monkeypatch, wrong):
+    monkeypatch.setattr(choosing, "choose", None)
+    with pytest.raises(InputError, match=repr(next(iter(wrong.values())))):
+        SparseGPRegressor(**wrong).fit(*waves())
+
+
+def test_a_chosen_model_with_learned_noise_reports_its_budget():
+    model = SparseGPRegressor(time_budget=20.0, random_state=0).fit(*noisy_waves(300))
+    assert model.info_["choice"]["approximation"] == "heteroscedastic exact"
+    budget = model.info_["budget"]
+    assert (budget["asked"], budget["fraction"], budget["rows_seen"]) == (20.0, 1.0, 300)
+    assert budget["reason"] == "all rows were visited"

@@ -15,6 +15,7 @@ import pytest
 import sparsegp
 from sparsegp import SparseGPRegressor, kernels
 from sparsegp.cli import saved
+from sparsegp.cli.watching import Watcher
 from sparsegp.sources import open_source
 
 SECONDS = 600
@@ -128,15 +129,17 @@ def test_completion_can_be_shown_for_a_shell():
     assert "_SPARSEGP_COMPLETE" in out
 
 
-@pytest.mark.parametrize("budget", [(), ("--time-budget", "300")], ids=["no budget", "budget"])
-def test_ctrl_c_saves_the_best_model_so_far(tmp_path, budget):
+@pytest.mark.parametrize(
+    ("given", "all_rows"),
+    [(("-a", "vfe"), True), (("-a", "vfe", "--time-budget", "300"), True), (("--time-budget", "300"), False)],
+    ids=["no budget", "budget", "trials"],
+)
+def test_ctrl_c_saves_the_best_model_so_far(tmp_path, given, all_rows):
     rng = np.random.default_rng(0)
     X = rng.uniform(-3.0, 3.0, (8000, 4))
     y = np.sin(3.0 * X).sum(axis=1) + 0.1 * rng.standard_normal(len(X))
     pq.write_table(pa.table({**{f"x{d}": X[:, d] for d in range(4)}, "y": y}), tmp_path / "large.parquet")
-    process = start(
-        tmp_path, "fit", "large.parquet", "-t", "y", "-o", "early.sgp", "-m", "200", "-v", "--json", *budget
-    )
+    process = start(tmp_path, "fit", "large.parquet", "-t", "y", "-o", "early.sgp", "-m", "200", "-v", "--json", *given)
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("[sparsegp]"):
@@ -145,5 +148,35 @@ def test_ctrl_c_saves_the_best_model_so_far(tmp_path, budget):
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert json.loads(out)["stopped_by"] == "Ctrl-C"
-    assert sparsegp.load(tmp_path / "early.sgp").n_samples_seen_ == len(X)
+    told = json.loads(out)
+    assert told["stopped_by"] == "Ctrl-C"
+    assert (told["fraction_used"] == 1.0) is all_rows
+    assert sparsegp.load(tmp_path / "early.sgp").n_samples_seen_ == round(told["fraction_used"] * len(X))
+
+
+def test_a_second_ctrl_c_ends_the_program():
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        Watcher(None, None, None, None).interrupt(signal.SIGINT, None)
+        with pytest.raises(SystemExit) as ended:
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("predict", "model.sgp", "test.parquet", "--coverage", "95"), "such as 0.95"),
+        (("compare", "train.parquet", "-t", "y", "-a", "exact,svgp"), "got svgp"),
+        (("fit", "train.parquet", "-t", "y", "-o", "m.sgp", "--time-budget", "-5"), "got -5"),
+        (("fit", "train.parquet", "-t", "y", "-o", "m.sgp", "--kernel", "foo"), "unknown kernel 'foo'"),
+        (("predict", "nowhere.sgp", "test.parquet"), "sparsegp fit"),
+    ],
+)
+def test_mistakes_are_found_before_the_work(folder, arguments, said):
+    code, out, err = run(folder, *arguments)
+    assert (code, out) == (1, "")
+    assert said in err
+    assert "No approximation could be fitted" not in err

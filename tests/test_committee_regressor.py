@@ -260,3 +260,8 @@ def test_no_warnings_on_ordinary_data() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         CommitteeGPRegressor(n_experts=3, random_state=0).fit(*wave(90)).predict(wave(20)[0], return_std=True)
+
+
+def test_an_unknown_expert_is_told_the_known_ones():
+    with pytest.raises(InputError, match=r"expert must be one of vshgp, vhgp, exact.*got 'vgp'"):
+        CommitteeGPRegressor(expert="vgp").fit(np.zeros((3, 1)), np.arange(3.0))

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from sparsegp import InputError, SparseGPRegressor, kernels
+from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
 
 ROWS = ["vfe", "fitc", "pic", "exact", "sod", "block-pep"]
 
@@ -138,6 +138,13 @@ def test_hard_data(approximation, kind):
     gp = fitted(X, y, approximation)
     assert_honest(gp, X)
     assert_honest(gp, X + (10 if kind == "integers" else 10 * X.std(axis=0)))
+
+
+@pytest.mark.parametrize("kind", [SparseGPRegressor, HeteroscedasticGPRegressor, CommitteeGPRegressor])
+@pytest.mark.parametrize(("n", "said"), [(1, "a single row, 5"), (4, "4 rows with the same target, 5")])
+def test_equal_targets_say_nothing_about_the_width_of_intervals(kind, n, said):
+    with pytest.warns(UserWarning, match=said):
+        kind(optimizer=None).fit(smooth(n)[0], np.full(n, 5.0))
 
 
 def test_constant_target_is_predicted_exactly():

@@ -149,7 +149,13 @@ def test_columns_are_known_by_name(path):
 
 @pytest.mark.parametrize(
     ("X", "said"),
-    [(np.zeros(2), "2 columns"), (np.zeros((3, 5)), "2 columns"), (np.array([[0.0, np.nan]]), "not finite")],
+    [
+        (np.zeros(2), "2 columns"),
+        (np.zeros((3, 5)), "2 columns"),
+        (np.array([[0.0, np.nan]]), "not finite"),
+        ([["a", "b"]], "matrix of numbers"),
+        ("rows.parquet", "matrix of numbers"),
+    ],
 )
 def test_what_cannot_be_predicted_is_said(X, said, path):
     fitted().save(path)
@@ -179,6 +185,12 @@ def test_a_spoilt_file_is_refused(name, path):
     model_file.write(path, description, tensors)
     with pytest.raises(ModelFileError, match=r"cannot be used|schema"):
         serving.load(path)
+
+
+def test_it_says_what_it_is_in_a_line(path):
+    fitted().save(path)
+    assert repr(serving.load(path)).startswith("Predictor(n_features_in_=2, feature_names_in_=None, noise_var_=")
+    assert len(repr(serving.load(path))) < 200
 
 
 def test_an_altered_file_is_refused(path):

@@ -9,8 +9,9 @@ import numpy as np
 import typer
 
 from sparsegp.cli import memory, options, tables
-from sparsegp.cli.fitting import INTERRUPTED, Settings
+from sparsegp.cli.fitting import Settings
 from sparsegp.cli.output import note, print_json, show_rows
+from sparsegp.cli.watching import INTERRUPTED, watched
 from sparsegp.errors import InputError, SparseGPError
 
 if TYPE_CHECKING:
@@ -36,14 +37,15 @@ def compare(
     as_json: options.Json = False,
 ) -> None:
     """Fit several approximations to the same rows and score them on the same other rows."""
+    wanted = _wanted(approximations)
     source = tables.open_table(data, target, tables.names_in(features))
     rows, names = tables.read(source), source.feature_names
     given = None if test is None else tables.read(tables.open_table(test, target, names))
     train, other = _split(rows, test_fraction, seed) if given is None else (rows, given)
     settings = Settings("sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose=False)
     results: list[dict[str, Any]] = []
-    for name in approximations.split(","):
-        one, interrupted = _measured(replace(settings, approximation=name.strip()), train, other, time_budget, as_json)
+    for name in wanted:
+        one, interrupted = _measured(replace(settings, approximation=name), train, other, time_budget, as_json)
         results.append(one)
         if interrupted:
             break
@@ -61,11 +63,23 @@ def compare(
         raise typer.Exit(1)
 
 
+def _wanted(names: str) -> list[str]:
+    """Every name known, found out before the first fit."""
+    from sparsegp.approximations import NAMES
+
+    wanted = [name.strip() for name in names.split(",")]
+    unknown = [name for name in wanted if name not in (*NAMES, options.AUTO)]
+    if unknown:
+        raise InputError(
+            f"--approximations must be names out of {options.AUTO}, {', '.join(NAMES)}; got {', '.join(unknown)}."
+        )
+    return wanted
+
+
 def _measured(
     settings: Settings, train: "Batch", test: "Batch", budget: float | None, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
     """(scores, seconds and memory above that before, of one approximation or its error, whether Ctrl-C was pressed)."""
-    from sparsegp.cli.watching import watched
     from sparsegp.report.scores import scores
 
     result: dict[str, Any] = {"approximation": settings.approximation}

@@ -9,12 +9,12 @@ import typer
 
 from sparsegp.cli import options, saved, tables
 from sparsegp.cli.output import note, show
+from sparsegp.cli.watching import INTERRUPTED, watched
 from sparsegp.errors import InputError
 
 if TYPE_CHECKING:
     from sparsegp.sources import Source
 
-INTERRUPTED = 130
 DEFAULT_APPROXIMATION = {"sparse": options.AUTO, "heteroscedastic": "vfe", "committee": "exact"}
 
 
@@ -89,7 +89,6 @@ def fit(
 def _fit_and_save(
     settings: Settings, source: "Source", target: str, output: Path, time_budget: float | None, as_json: bool
 ) -> None:
-    from sparsegp.cli.watching import watched
     from sparsegp.estimators.updating import batch_log
 
     model, started = settings.estimator(), time.perf_counter()

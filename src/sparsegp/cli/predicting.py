@@ -28,6 +28,8 @@ def predict(
     """Predict each row of a table: mean, std, and the interval from lower to upper."""
     if as_json and output is None:
         raise InputError("--json needs --output: without it the predictions are what is printed.")
+    if not 0.0 < coverage < 1.0:
+        raise InputError(f"--coverage is a probability between 0 and 1, such as 0.95; got {coverage:g}.")
     fitted = _loaded(model)
     source, n_rows = saved.open_for(fitted, data, None, batch_rows=chunk_rows), 0
     with _writer(output) as write, saved.named_columns():

@@ -9,6 +9,8 @@ from typing import Any
 
 from sparsegp.cli.output import note
 
+INTERRUPTED = 130  # the exit code
+
 
 class Watcher:
     """A scikit-learn callback: told of every learning step, it says when to stop.
@@ -42,7 +44,7 @@ class Watcher:
     def interrupt(self, number: int, frame: Any) -> None:
         """At the first Ctrl-C learning ends with the best point so far; the second one ends the program."""
         self.interrupted = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _quit)
         note("Stopping: the best model so far will be saved. Press Ctrl-C again to quit without it.")
 
     @property
@@ -58,6 +60,11 @@ class Watcher:
 
         reasons = [stage.reason for stage in self.model.info_.get("stages", [])]
         return "time budget" if self.out_of_time or self.fraction < 1.0 or OUT_OF_TIME in reasons else None
+
+
+def _quit(number: int, frame: Any) -> None:
+    """Not KeyboardInterrupt: that ends learning and goes on with the best point."""
+    raise SystemExit(INTERRUPTED)
 
 
 def _described(step: int, told: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from sparsegp.committee.experts import ExpertPlan, Process
 from sparsegp.committee.plans import Recipe, require_expert
 from sparsegp.committee.prediction import Committee
 from sparsegp.data import Block, Rows
+from sparsegp.errors import InputError
 from sparsegp.estimators import families, noisy_experts
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
 from sparsegp.heteroscedastic.starting_values import NoiseStart, local_noise_start, noise_start
@@ -39,6 +40,9 @@ class ExpertKind:
     @classmethod
     def get(cls, name: Any, power: float) -> "ExpertKind":
         noisy = isinstance(name, str) and name in noisy_experts.ROWS
+        if isinstance(name, str) and not noisy and name not in approximations.NAMES:
+            known = [*noisy_experts.ROWS, *(n for n in approximations.NAMES if n not in ("sor", "nystrom"))]
+            raise InputError(f"expert must be one of {', '.join(known)}; got {name!r}.")
         row = approximations.get(noisy_experts.ROWS[name] if noisy else name, power)
         require_expert(row)
         return cls(row, noisy)

@@ -32,6 +32,7 @@ from sparsegp.heteroscedastic.learning import NoisyModel
 from sparsegp.learning.deadline import is_over
 from sparsegp.sources import to_block
 
+ALL_ROWS = "all rows were visited"
 # Shares of a budget by whose ends the start and the hyper-parameters are learned; the rest is for inference.
 SURVEY_SHARE, START_SHARE, LEARNING_SHARE = 0.1, 0.35, 0.75
 
@@ -125,10 +126,14 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
         block, labels = drop_weightless(to_block(batch, self._standardizer), blocks)
         listener = StepListener(self, self.verbose)
         with linalg.flushed_denormals():
-            model, stages = self._fit_block(row, block, labels, rng, listener, Budget(self.time_budget, started))
+            budget = Budget(self.time_budget, started)
+            model, stages = self._fit_block(row, block, labels, rng, listener, budget)
         listener.close()
         self.n_samples_seen_ = len(batch)
-        self._store(model, block, {"stages": stages, "seconds": time.perf_counter() - started})
+        self._store(model, block, {"stages": stages, "seconds": budget.used})
+        if budget.limited:
+            seen = {"rows_seen": len(batch), "fraction": 1.0, "reason": ALL_ROWS}
+            self.info_["budget"] = {"asked": budget.asked, "used": budget.used, **seen}
         self._begin_stream()
         return self
 

@@ -1,6 +1,7 @@
 """SparseGPRegressor: the scikit-learn shell of every approximation in the table."""
 
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +31,7 @@ from sparsegp.estimators.shell import Estimator
 from sparsegp.estimators.stepping.anytime import AnytimeMixin
 from sparsegp.estimators.tasks import Accepted, Task
 from sparsegp.estimators.updating.streaming import StreamingMixin
+from sparsegp.kernels import get as kernel_class
 from sparsegp.learning import natural, srgp
 from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import Batch, to_block
@@ -180,21 +182,38 @@ class SparseGPRegressor(
         return self
 
     def _fit_chosen(self, batch: Batch, started: float) -> None:
-        """A fit of the approximation that trials find best; the time they take is part of the budget."""
+        """A fit of the approximation that trials find best; the time they take is part of the budget.
+
+        Stopped during the trials, it is the best of their models.
+        """
+        self._checked_parameters()
+        listener, budget = StepListener(self, self.verbose), {}
+        try:
+            best, choice = self._best_model(batch, started, listener)
+        except choosing.TrialsInterrupted as stopped:
+            best, choice = stopped.model, stopped.choice
+            seen = int(best.n_samples_seen_)
+            budget = {"rows_seen": seen, "fraction": seen / len(batch), "reason": families.INTERRUPTED}
+            warnings.warn(f"The fit was interrupted: the model is of {seen:,} rows, see info_['choice'].", stacklevel=4)
+        finally:
+            listener.close()
+        self._adopt(best)
+        self.info_["choice"] = choice.report()
+        if budget or self.time_budget is not None:
+            whole = {"asked": self.time_budget, "used": time.perf_counter() - started}
+            self.info_["budget"] = {**self.info_.get("budget", {}), **budget, **whole}
+
+    def _best_model(self, batch: Batch, started: float, listener: StepListener) -> tuple[Any, choosing.Choice]:
         rng = self._generator()
         asked = self._with_kernel_named(batch, rng)
-        choice = choosing.choose(asked, batch, rng)
+        choice = choosing.choose(asked, batch, rng, listener)
         left = None
         if self.time_budget is not None:
             left = max(self.time_budget - (time.perf_counter() - started), LEAST_BUDGET_LEFT * self.time_budget)
         best = choosing.made(asked, choice.approximation, choice.n_inducing, left, len(batch))
         known = {} if batch.noise_var is None else {"noise_var": batch.noise_var}
-        best.fit(batch.X, batch.y, sample_weight=batch.weight, **known)
-        self._adopt(best)
-        self.info_["choice"] = choice.report()
-        if "budget" in self.info_:
-            whole = {"asked": self.time_budget, "used": time.perf_counter() - started}
-            self.info_["budget"] = self.info_["budget"] | whole
+        best.set_params(verbose=0)  # the listener speaks
+        return listener.told_by(best).fit(batch.X, batch.y, sample_weight=batch.weight, **known), choice
 
     def _with_kernel_named(self, batch: Batch, rng: np.random.Generator) -> Self:
         """A kernel that is left to choose is chosen from all rows, before the approximations are tried with it."""
@@ -248,7 +267,10 @@ class SparseGPRegressor(
     def _checked_parameters(self) -> Approximation:
         validation.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
         validation.require_choice("dtype", self.dtype, tuple(DTYPES))
-        validation.positive_count("n_inducing", self.n_inducing)
+        if self.n_inducing != choosing.AUTO:
+            validation.positive_count("n_inducing", self.n_inducing)
+        if isinstance(self.kernel, str) and not is_kernel_asked(self):
+            kernel_class(self.kernel)
         if self.n_blocks is not None:
             validation.positive_count("n_blocks", self.n_blocks)
         if self.noise_var is not None:

@@ -23,7 +23,9 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArra
     """(description, arrays) of a file that is complete, unaltered and of a known version."""
     source = Path(path)
     if not source.is_file():
-        raise ModelFileError(f"There is no model file {source}. Check the path; models are written by save().")
+        raise ModelFileError(
+            f"There is no model file {source}. Check the path; models are written by save() and by `sparsegp fit`."
+        )
     try:
         with safe_open(source, framework="np") as file:
             header = file.metadata() or {}

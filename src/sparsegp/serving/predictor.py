@@ -1,7 +1,7 @@
 """A saved model as a few arrays: mean, standard deviation and intervals at new rows."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
 
@@ -103,14 +103,14 @@ class Predictor:
     feature_names_in_: list[str] | None
     noise_var_: float
     n_samples_seen_: int
-    _units: Form
-    _kernel: Form
-    _inducing: Array
-    _whiten: Array
-    _spread: Array
-    _weights: Array
-    _deterministic: bool
-    _table_columns: Any = None
+    _units: Form = field(repr=False)
+    _kernel: Form = field(repr=False)
+    _inducing: Array = field(repr=False)
+    _whiten: Array = field(repr=False)
+    _spread: Array = field(repr=False)
+    _weights: Array = field(repr=False)
+    _deterministic: bool = field(repr=False)
+    _table_columns: Any = field(default=None, repr=False)
 
     @classmethod
     def _of(cls, state: Form, posterior: _Posterior) -> "Predictor":
@@ -168,7 +168,12 @@ class Predictor:
                 f"X must have the columns of the fit in their order, {', '.join(self.feature_names_in_)}; got "
                 f"{', '.join(map(str, names))}."
             )
-        rows = np.asarray(X, dtype=np.float64)
+        try:
+            rows = np.asarray(X, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"X must be a matrix of numbers with {self.n_features_in_} columns; got {type(X).__name__} ({error})."
+            ) from None
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise InputError(f"X must be a matrix with {self.n_features_in_} columns; got the shape {rows.shape}.")
         if not np.isfinite(rows).all():

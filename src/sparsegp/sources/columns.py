@@ -128,7 +128,8 @@ class Header:
             if not any(is_number(self.types[name]) for is_number in _IS_NUMBER):
                 raise InputError(
                     f"Column {name!r} of {self.where} has type {self.types[name]}; expected numbers. Encode it as "
-                    "numbers first, or leave it out by naming the input columns with features=[...]."
+                    "numbers first, or leave it out by naming the input columns (features=[...]; --features of the "
+                    "command line)."
                 )
 
     def require_like(self, first: "Header", columns: Columns, roles: Roles) -> None:
@@ -140,7 +141,7 @@ class Header:
         if more and roles.features is None:
             raise InputError(
                 f"{self.where} has columns that {first.where} has not: {_listed(sorted(more))}. "
-                "Name the input columns with features=[...]."
+                "Name the input columns (features=[...]; --features of the command line)."
             )
 
 

@@ -9,7 +9,9 @@ import numpy as np
 from sklearn.base import clone
 
 from sparsegp.errors import InputError, SparseGPError
+from sparsegp.estimators.families import INTERRUPTED
 from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
+from sparsegp.estimators.progress import StepListener
 from sparsegp.sources import Batch
 
 AUTO = "auto"
@@ -55,6 +57,14 @@ class Choice:
         return asdict(self)
 
 
+class TrialsInterrupted(Exception):
+    """Somebody asked to stop while models were on trial. `model` is the best of them, fitted to a part of the rows."""
+
+    def __init__(self, choice: Choice, model: Any) -> None:
+        super().__init__(choice.reason)
+        self.choice, self.model = choice, model
+
+
 def is_asked(estimator: Any) -> bool:
     """Whether anything is left to choose."""
     return _is_auto(estimator.approximation) or _is_auto(estimator.n_inducing)
@@ -78,8 +88,11 @@ def untried_report(estimator: Any) -> dict[str, Any]:
     return {"choice": Choice(UNTRIED, estimator.n_inducing, (), reason).report()}
 
 
-def choose(estimator: Any, batch: Batch, rng: np.random.Generator) -> Choice:
-    """The candidate with the best held-out density after equal time on equal rows; few rows have exact ones."""
+def choose(estimator: Any, batch: Batch, rng: np.random.Generator, listener: StepListener) -> Choice:
+    """The candidate with the best held-out density after equal time on equal rows; few rows have exact ones.
+
+    Who is asked to stop by the listener, or by Ctrl-C, raises `TrialsInterrupted`.
+    """
     budget, n_rows = estimator.time_budget, len(batch)
     n_inducing = _n_inducing(n_rows, budget) if estimator.n_inducing == AUTO else int(estimator.n_inducing)
     if estimator.approximation != AUTO:
@@ -89,12 +102,26 @@ def choose(estimator: Any, batch: Batch, rng: np.random.Generator) -> Choice:
         return Choice(candidates[0], n_inducing, (), f"{n_rows} rows are few enough for the exact model")
     seconds = TRIAL_SECONDS if budget is None else BUDGET_SHARE * budget / len(candidates)
     train, held_out = _split(batch, rng)
-    fits = [_tried(estimator, name, n_inducing, seconds, train, held_out) for name in candidates]
+    fits: list[_Fit] = []
+    for name in candidates:
+        fits.append(_tried(made(estimator, name, n_inducing, seconds, len(train)), name, train, held_out, listener))
+        if fits[-1].interrupted:
+            raise _interrupted(fits, n_inducing, len(held_out))
     trials = tuple(_within(estimator, fit, n_rows) for fit in fits)
     best = min(trials, key=lambda trial: trial.nlpd)
     if best.error is not None:
         raise InputError(f"No approximation could be fitted to these rows; the last one said: {best.error}")
     return Choice(best.approximation, n_inducing, trials, _reason(best, trials, len(held_out)))
+
+
+def _interrupted(fits: "list[_Fit]", n_inducing: int, n_held_out: int) -> BaseException:
+    """What to raise: the best trial so far as the model, or Ctrl-C itself where there is none yet."""
+    best = min(fits, key=lambda fit: fit.trial.nlpd)
+    if best.model is None:
+        return KeyboardInterrupt()
+    trials = tuple(fit.trial for fit in fits)
+    reason = f"stopped during the trials: {_reason(best.trial, trials, n_held_out)}"
+    return TrialsInterrupted(Choice(best.trial.approximation, n_inducing, trials, reason), best.model)
 
 
 def made(estimator: Any, name: str, n_inducing: int, seconds: float | None, n_rows: int) -> Any:
@@ -148,25 +175,34 @@ def _split(batch: Batch, rng: np.random.Generator) -> tuple[Batch, Batch]:
 
 @dataclass(frozen=True)
 class _Fit:
-    """A trial and the seconds of it in which all rows were visited."""
+    """A trial, its model, the seconds of it in which all rows were visited, and whether somebody asked to stop."""
 
     trial: Trial
+    model: Any = None
     pass_seconds: float = 0.0
+    interrupted: bool = False
 
 
-def _tried(estimator: Any, name: str, n_inducing: int, seconds: float, train: Batch, held_out: Batch) -> _Fit:
-    model = made(estimator, name, n_inducing, seconds, len(train)).set_params(verbose=0)
-    trial = Trial(name, len(train), math.inf, seconds)
+def _tried(model: Any, name: str, train: Batch, held_out: Batch, listener: StepListener) -> _Fit:
+    trial = Trial(name, len(train), math.inf, model.time_budget)
     known = {} if train.noise_var is None else {"noise_var": train.noise_var}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of short budgets and the like: a trial is no promise
-            model.fit(train.X, train.y, sample_weight=train.weight, **known)
+            listener.told_by(model.set_params(verbose=0)).fit(train.X, train.y, sample_weight=train.weight, **known)
         nlpd = -np.average(model.log_density(held_out.X, held_out.y), weights=held_out.weight)
     except SparseGPError as error:
-        return _Fit(replace(trial, error=str(error)))
+        return _Fit(replace(trial, error=str(error)), interrupted=listener.asked_to_stop)
+    except KeyboardInterrupt:
+        return _Fit(replace(trial, error="interrupted"), interrupted=True)
     trial = replace(trial, nlpd=float(nlpd), seconds=model.info_["seconds"])
-    return _Fit(trial, model.info_["inference_seconds"] if name.startswith(NOISY) else 0.0)
+    pass_seconds = model.info_["inference_seconds"] if name.startswith(NOISY) else 0.0
+    return _Fit(trial, model, pass_seconds, listener.asked_to_stop or _was_interrupted(model))
+
+
+def _was_interrupted(model: Any) -> bool:
+    """By a Ctrl-C that ended learning and left a model."""
+    return any(stage.reason == INTERRUPTED for stage in model.info_.get("stages", ()))
 
 
 def _within(estimator: Any, fit: _Fit, n_rows: int) -> Trial:

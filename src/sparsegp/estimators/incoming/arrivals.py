@@ -31,6 +31,7 @@ def training_batch(
         batch = batch_of(X, np.asarray(y, dtype=np.float64), noise_var, sample_weight)
     if batch.weight is not None and not batch.weight.any():
         raise InputError("Every sample_weight is zero: there is nothing to learn from.")
+    validation.warn_of_constant_target(batch.y)
     return batch
 
 

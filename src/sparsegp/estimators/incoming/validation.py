@@ -40,6 +40,17 @@ def require_finite_target(y: Any) -> None:
         raise InputError(f"Input y contains {kind} at row {bad[0]} ({bad.size} of {len(y)} rows). Drop those rows.")
 
 
+def warn_of_constant_target(y: Array) -> None:
+    """Equal targets have no scale: whatever width an interval gets, the rows do not support it."""
+    if len(y) and (y == y[0]).all():
+        rows = "a single row" if len(y) == 1 else f"{len(y)} rows with the same target"
+        warnings.warn(
+            f"The model is fitted to {rows}, {y[0]:g}: it predicts this number everywhere, and the width of its "
+            "intervals is arbitrary. Give rows with different targets.",
+            stacklevel=4,
+        )
+
+
 def row_vector(values: Any, n_rows: int, name: str, *, allow_zero: bool) -> Array | None:
     """A finite, non-negative (or positive) number for each row, or None when not given."""
     if values is None:
@@ -71,6 +82,8 @@ def positive_count(name: str, value: Any) -> int:
 
 
 def positive_number(name: str, value: Any) -> float:
+    if isinstance(value, bool | str):
+        raise InputError(f"{name} must be a positive number; got {value!r}.")
     try:
         number = float(value)
     except (TypeError, ValueError):
