@@ -322,3 +322,21 @@ def test_a_chosen_model_with_learned_noise_reports_its_budget():
     budget = model.info_["budget"]
     assert (budget["asked"], budget["fraction"], budget["rows_seen"]) == (20.0, 1.0, 300)
     assert budget["reason"] == "all rows were visited"
+
+
+def test_rows_without_weight_play_no_part_in_the_trials(quick, plain_candidates):
+    X, y = waves()
+    weight = np.zeros(400)
+    weight[:60] = 1.0
+    model = SparseGPRegressor(n_inducing=10, random_state=0).fit(X, y, sample_weight=weight)
+    assert all(trial["n_rows"] == 48 for trial in model.info_["choice"]["trials"])
+
+
+def test_an_optimizer_by_points_leaves_the_exact_models_out():
+    model = SparseGPRegressor(optimizer="srgp", n_inducing=10, time_budget=10.0, random_state=0).fit(*waves(60))
+    assert model.info_["choice"]["approximation"] in choosing.CANDIDATES
+
+
+def test_the_size_is_chosen_by_fit_alone():
+    with pytest.raises(InputError, match="n_inducing must be a whole number"):
+        SparseGPRegressor(n_inducing="auto").fit_iter(*waves())

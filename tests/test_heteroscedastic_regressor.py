@@ -273,3 +273,12 @@ def test_learned_noise_is_nowhere_below_its_share_of_the_constant_one(monkeypatc
         density.append(model.log_density(X[:1], y[:1] + y.std())[0])
     assert least[1] > 3 * least[0]
     assert density[1] > 0.2 * density[0]
+
+
+def test_a_fit_that_fails_leaves_the_model_as_it_was():
+    X, y = wave(60)
+    model = quick("vfe").fit(X, y)
+    before = model.predict(X)
+    with pytest.raises(InputError, match="inducing"):
+        model.set_params(inducing=np.zeros((3, 7))).fit(100.0 + 10.0 * X, 50.0 * y)
+    np.testing.assert_array_equal(model.predict(X), before)

@@ -167,6 +167,13 @@ def test_what_cannot_be_predicted_is_said(X, said, path):
     assert light.predict(np.empty((0, 2))).shape == (0,)
 
 
+def nested(depth):
+    form = {"$list": []}
+    for _ in range(depth):
+        form = {"$list": [form]}
+    return form
+
+
 SPOILT = {
     "no state": lambda d, t: d["state"].pop("_fitted"),
     "no units": lambda d, t: d["state"].pop("_standardizer"),
@@ -174,6 +181,8 @@ SPOILT = {
     "unknown tag": lambda d, t: d["state"].update(_row={"$pickle": "gASV"}),
     "shapes": lambda d, t: t.update({name: value[:-1] for name, value in t.items() if value.ndim == 1}),
     "newer": lambda d, t: d.update(schema_version=99),
+    "no parameters": lambda d, t: d.update(parameters=[1, 2]),
+    "nested without end": lambda d, t: d["state"].update(_row=nested(400)),
 }
 
 

@@ -17,6 +17,7 @@ from problems import Problem, agree, get_row, random_problem, tensor, with_weigh
 from sparsegp import approximations, kernels
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
+from sparsegp.heteroscedastic import learning
 from sparsegp.heteroscedastic.bound import BoundState, natural_ascent
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
 from sparsegp.heteroscedastic.noise_process import NoiseProcess
@@ -291,3 +292,45 @@ def test_learning_finds_noise_that_varies() -> None:
     moments = objective.ascend(hyper).state.process.moments(rows.all.X)
     found = torch.exp(0.5 * moments.mean + 0.25 * moments.var).numpy()
     assert np.abs(np.log(found / std)).mean() < 0.25
+
+
+def test_the_share_of_a_block_is_its_row_of_the_fisher_information() -> None:
+    """With all rows in one block S = Kff + R, whatever the inducing inputs are."""
+    problem = random_problem(3)
+    rows = Rows(problem.rows.all, torch.tensor([0, len(problem.y)]))
+    hyper = joint_hyper(problem)
+    state = ProfiledBound(rows, get_row("pic"), ANY_NOISE, max_steps=2).ascend(hyper).state
+    R = state.rows.all.noise_var
+    assert R is not None
+    with torch.no_grad():
+        S_inv = torch.linalg.inv(problem.kernel(rows.all.X) + torch.diag(R))
+    expected = R * (S_inv.square() @ R)
+    agree((state.slopes().share,), (expected,))
+    assert bool((expected <= R * S_inv.diagonal() * (1.0 + 1e-12)).all())
+
+
+@pytest.mark.parametrize("name", ["vfe", "pic"])
+def test_parts_of_the_rows_first_lead_to_the_same_noise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    X = torch.from_numpy(np.sort(rng.uniform(-2.0, 2.0, (120, 2)), axis=0))
+    y = torch.sin(2.0 * X[:, 0]) + torch.from_numpy(rng.standard_normal(120)) * torch.exp(0.5 * X[:, 1] - 1.0)
+    hyper, limits = joint_hyper(random_problem(4)), Limits(ANY_NOISE, X.amin(0), X.amax(0))
+    rows = Rows(Block(X, y), torch.arange(0, 121, 10) if get_row(name).by_block else None)
+    whole, parts = (
+        infer_in(monkeypatch, first_rows, rows, name, hyper, limits) for first_rows in (learning.POINTS.first_rows, 20)
+    )
+    assert parts.bound == pytest.approx(whole.bound, abs=1e-2)
+    for got, expected in zip(parts.process.predict(X), whole.process.predict(X), strict=True):
+        np.testing.assert_allclose(got, expected, atol=0.02)
+
+
+def infer_in(
+    monkeypatch: pytest.MonkeyPatch,
+    first_rows: int,
+    rows: Rows,
+    name: str,
+    hyper: JointHyperparameters,
+    limits: Limits,
+) -> learning.NoisyModel:
+    monkeypatch.setattr(learning, "INFERENCE_STAGES", replace(learning.INFERENCE_STAGES, first_rows=first_rows))
+    return learning.infer(rows, get_row(name), hyper, limits, None, rng=np.random.default_rng(0))

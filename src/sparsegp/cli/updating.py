@@ -68,6 +68,12 @@ def _opened(path: Path, separate: bool) -> Any:
     model = sparsegp.load(path)
     if not hasattr(model, "partial_fit"):
         raise InputError(f"{path} holds a {type(model).__name__}, which cannot be updated: fit it again on all rows.")
+    fraction = model.info_.get("budget", {}).get("fraction", 1.0)
+    if fraction < 1.0 and not separate:
+        raise InputError(
+            f"{path} holds a model of {fraction:.0%} of the rows of its fit, which was stopped early: nobody can tell "
+            "which rows are in it already. Fit it again before you update it."
+        )
     return emptied(model) if separate else model
 
 

@@ -28,7 +28,7 @@ from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixture
 from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
-from sparsegp.estimators.shell import Estimator
+from sparsegp.estimators.shell import Estimator, all_or_nothing
 from sparsegp.inducing import CHOICES as INDUCING_CHOICES
 from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import to_block
@@ -109,6 +109,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
+    @all_or_nothing
     def fit(
         self,
         X: Any,

@@ -23,7 +23,7 @@ from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixture
 from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
-from sparsegp.estimators.shell import Estimator
+from sparsegp.estimators.shell import Estimator, all_or_nothing
 from sparsegp.estimators.stepping.budget import Budget
 from sparsegp.estimators.updating.noisy_streaming import NoisyStreamingMixin
 from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
@@ -108,6 +108,7 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
+    @all_or_nothing
     def fit(
         self,
         X: Any,

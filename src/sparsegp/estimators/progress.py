@@ -43,7 +43,7 @@ class StepListener:
             self.context.call_on_fit_task_begin(estimator=estimator)
 
     def told_by(self, estimator: Any) -> Any:
-        """The estimator, whose next fit tells this listener of its steps, and not the callbacks a clone has inherited."""
+        """The estimator, whose next fit tells this listener of its steps, not the callbacks that a clone inherits."""
         if hasattr(estimator, "set_callbacks"):
             estimator.set_callbacks()
         estimator._told_to = self
@@ -51,8 +51,9 @@ class StepListener:
 
     def __call__(self, step: LearningStep) -> bool:
         self._print(step)
-        self.asked_to_stop = self._asks_to_stop(step) or (self.outer is not None and self.outer(step))
-        return self.asked_to_stop
+        stop = self._asks_to_stop(step) or (self.outer is not None and self.outer(step))
+        self.asked_to_stop = self.asked_to_stop or stop
+        return stop
 
     def _asks_to_stop(self, step: LearningStep) -> bool:
         if self.context is None or not hasattr(self.estimator, "_skl_callbacks"):

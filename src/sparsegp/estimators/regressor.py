@@ -186,7 +186,7 @@ class SparseGPRegressor(
 
         Stopped during the trials, it is the best of their models.
         """
-        self._checked_parameters()
+        choosing.settled_size(self)._checked_parameters()
         listener, budget = StepListener(self, self.verbose), {}
         try:
             best, choice = self._best_model(batch, started, listener)
@@ -233,7 +233,7 @@ class SparseGPRegressor(
     def _adopt(self, best: Any) -> None:
         """All that a fit has left behind in another estimator, which knows the same parameters or learned noise."""
         if isinstance(best, HeteroscedasticGPRegressor):
-            self.__dict__.update(NoisyFit(best).state({}))
+            self.__dict__.update(NoisyFit(best).state({}), _fit_rows=None)
             return
         own = self.get_params(deep=False).keys()
         self.__dict__.update({name: value for name, value in vars(best).items() if name not in own})
@@ -267,8 +267,7 @@ class SparseGPRegressor(
     def _checked_parameters(self) -> Approximation:
         validation.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
         validation.require_choice("dtype", self.dtype, tuple(DTYPES))
-        if self.n_inducing != choosing.AUTO:
-            validation.positive_count("n_inducing", self.n_inducing)
+        validation.positive_count("n_inducing", self.n_inducing)
         if isinstance(self.kernel, str) and not is_kernel_asked(self):
             kernel_class(self.kernel)
         if self.n_blocks is not None:

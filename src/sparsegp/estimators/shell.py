@@ -1,7 +1,9 @@
 """What every estimator of the package is to scikit-learn, and what it can do whatever its model: save and diagnose."""
 
+from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
@@ -9,6 +11,28 @@ from sklearn.utils.validation import check_is_fitted
 from sparsegp.estimators.diagnosis import DiagnosisMixin
 from sparsegp.estimators.progress import CallbackSupportMixin
 from sparsegp.estimators.saving.persistence import PersistenceMixin
+
+Own = TypeVar("Own")
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def all_or_nothing(
+    method: Callable[Concatenate[Own, Given], Result],
+) -> Callable[Concatenate[Own, Given], Result]:
+    """A method that leaves its object as it was if an error or an interrupt ends it."""
+
+    @wraps(method)
+    def guarded(self: Own, /, *arguments: Given.args, **named: Given.kwargs) -> Result:
+        before = dict(vars(self))
+        try:
+            return method(self, *arguments, **named)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return guarded
 
 
 class Estimator(CallbackSupportMixin, PersistenceMixin, DiagnosisMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]

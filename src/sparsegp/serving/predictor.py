@@ -31,17 +31,17 @@ def load(path: str | os.PathLike[str]) -> "Predictor":
 def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
     """The same, or None where only `sparsegp.load` can read the model."""
     description, arrays = container.read(path)
-    parameters = description.get("parameters", {})
-    if description.get("estimator") != "SparseGPRegressor" or parameters.get("dtype") != "float64":
-        return None
     try:
+        parameters = description["parameters"]
+        if description["estimator"] != "SparseGPRegressor" or parameters["dtype"] != "float64":
+            return None
         decoder = PlainDecoder(arrays)
         for value in parameters.values():
             decoder.decode(value)  # what the state shares with them
         state = {name: decoder.decode(value) for name, value in description["state"].items()}
         posterior = _posterior(state["_fitted"])
         return None if posterior is None else _tried_out(Predictor._of(state, posterior))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ModelFileError(f"{path} cannot be used: its content is not that of a model ({error!r}).") from error
 
 

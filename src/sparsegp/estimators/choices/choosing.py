@@ -70,6 +70,11 @@ def is_asked(estimator: Any) -> bool:
     return _is_auto(estimator.approximation) or _is_auto(estimator.n_inducing)
 
 
+def settled_size(estimator: Any) -> Any:
+    """The estimator with a number of inducing inputs in the place of "auto", for checks of the rest."""
+    return clone(estimator).set_params(n_inducing=FEWEST_INDUCING) if _is_auto(estimator.n_inducing) else estimator
+
+
 def _is_auto(value: Any) -> bool:
     """An approximation may also be a mapping, n_inducing any wrong value."""
     return isinstance(value, str) and value == AUTO
@@ -101,7 +106,7 @@ def choose(estimator: Any, batch: Batch, rng: np.random.Generator, listener: Ste
     if len(candidates) == 1:
         return Choice(candidates[0], n_inducing, (), f"{n_rows} rows are few enough for the exact model")
     seconds = TRIAL_SECONDS if budget is None else BUDGET_SHARE * budget / len(candidates)
-    train, held_out = _split(batch, rng)
+    train, held_out = _split(batch if batch.weight is None else batch.take(batch.weight > 0), rng)
     fits: list[_Fit] = []
     for name in candidates:
         fits.append(_tried(made(estimator, name, n_inducing, seconds, len(train)), name, train, held_out, listener))
@@ -149,7 +154,8 @@ def _candidates(estimator: Any, batch: Batch) -> tuple[str, ...]:
     that fade or leave by themselves need a model that forgets, and chosen inducing inputs one that has some."""
     fades = estimator.window is not None or estimator.half_life is not None
     learns_noise = batch.noise_var is None and estimator.optimizer is not None and not fades
-    if len(batch) <= EXACT_ROWS and not fades and isinstance(estimator.inducing, str):
+    few = len(batch) <= EXACT_ROWS and estimator.optimizer != "srgp"  # which learns rows of the table by points only
+    if few and not fades and isinstance(estimator.inducing, str):
         return SMALL_CANDIDATES if learns_noise and len(batch) >= FEWEST_TO_JUDGE else SMALL_CANDIDATES[:1]
     return tuple(name for name in CANDIDATES if learns_noise or not name.startswith(NOISY))
 
@@ -201,8 +207,9 @@ def _tried(model: Any, name: str, train: Batch, held_out: Batch, listener: StepL
 
 
 def _was_interrupted(model: Any) -> bool:
-    """By a Ctrl-C that ended learning and left a model."""
-    return any(stage.reason == INTERRUPTED for stage in model.info_.get("stages", ()))
+    """By a Ctrl-C that ended learning or inference and left a model."""
+    reasons = [stage.reason for stage in model.info_.get("stages", ())]
+    return INTERRUPTED in (*reasons, model.info_.get("budget", {}).get("reason"))
 
 
 def _within(estimator: Any, fit: _Fit, n_rows: int) -> Trial:

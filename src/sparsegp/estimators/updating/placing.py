@@ -40,7 +40,8 @@ def placed(
 def _require_size(kept: KeptRows, numbers: Tensor) -> None:
     """The cost of an update is cubic in the rows of a block."""
     held = torch.tensor([len(group.block) for group in kept.groups])
-    largest = int((held + numbers.bincount(minlength=len(held))).max())
+    joined = numbers.bincount(minlength=len(held))
+    largest = int((held + joined)[joined > 0].max())
     if largest > MOST_BLOCK_ROWS:
         raise InputError(
             f"A block of the model would have {largest:,} rows; updates are for blocks of up to {MOST_BLOCK_ROWS:,}. "
