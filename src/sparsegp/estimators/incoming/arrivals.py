@@ -31,7 +31,8 @@ def training_batch(
         batch = batch_of(X, np.asarray(y, dtype=np.float64), noise_var, sample_weight)
     if batch.weight is not None and not batch.weight.any():
         raise InputError("Every sample_weight is zero: there is nothing to learn from.")
-    validation.warn_of_constant_target(batch.y)
+    if estimator.optimizer is not None:
+        validation.warn_of_constant_target(batch.y)
     return batch
 
 

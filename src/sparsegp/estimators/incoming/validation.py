@@ -41,7 +41,7 @@ def require_finite_target(y: Any) -> None:
 
 
 def warn_of_constant_target(y: Array) -> None:
-    """Equal targets have no scale: whatever width an interval gets, the rows do not support it."""
+    """Equal targets have no scale to learn: whatever width an interval gets, the rows do not support it."""
     if len(y) and (y == y[0]).all():
         rows = "a single row" if len(y) == 1 else f"{len(y)} rows with the same target"
         warnings.warn(
