@@ -122,9 +122,13 @@ class Recipe:
         return _PLANNERS[self.row.family](self, block)
 
 
-def require_expert(row: Approximation) -> None:
+def can_be_expert(row: Approximation) -> bool:
     """An expert's variance must come back to the prior's where it knows nothing."""
-    if row.family is Family.NYSTROM or row.test is TestConditional.DETERMINISTIC:
+    return row.family is not Family.NYSTROM and row.test is not TestConditional.DETERMINISTIC
+
+
+def require_expert(row: Approximation) -> None:
+    if not can_be_expert(row):
         raise InputError(
             f"expert={row.name!r} cannot sit on a committee: an expert must say how little it knows far from its rows, "
             "and the variance of 'sor' vanishes there while that of 'nystrom' can be negative. Use 'dtc', 'vfe' or "

@@ -15,7 +15,7 @@ from sparsegp.committee import training
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.committee.division import divide
 from sparsegp.committee.experts import ExpertPlan, Process
-from sparsegp.committee.plans import Recipe, require_expert
+from sparsegp.committee.plans import Recipe, can_be_expert, require_expert
 from sparsegp.committee.prediction import Committee
 from sparsegp.data import Block, Rows
 from sparsegp.errors import InputError
@@ -41,8 +41,8 @@ class ExpertKind:
     def get(cls, name: Any, power: float) -> "ExpertKind":
         noisy = isinstance(name, str) and name in noisy_experts.ROWS
         if isinstance(name, str) and not noisy and name not in approximations.NAMES:
-            known = [*noisy_experts.ROWS, *(n for n in approximations.NAMES if n not in ("sor", "nystrom"))]
-            raise InputError(f"expert must be one of {', '.join(known)}; got {name!r}.")
+            known = [row for row in approximations.NAMES if can_be_expert(approximations.get(row))]
+            raise InputError(f"expert must be one of {', '.join([*noisy_experts.ROWS, *known])}; got {name!r}.")
         row = approximations.get(noisy_experts.ROWS[name] if noisy else name, power)
         require_expert(row)
         return cls(row, noisy)
