@@ -52,7 +52,7 @@ SETTINGS = {
     "houseelectric": Setting(500_000, 10_000, 1000, 300, 300, learn_own_inducing=False),
 }
 QUICK = {"sinc2d": Setting(400, 100, 200, 20, 30, n_subset=100, batch_size=100, n_steps=20)}
-LARGE_METHODS = {"houseelectric": ("dvshgp by tpoe", "vsgp", "ehsod")}
+LARGE_METHODS: dict[str, tuple[str, ...]] = {}
 
 
 def methods(setting: Setting) -> list[Method]:

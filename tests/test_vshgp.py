@@ -20,6 +20,7 @@ from sparsegp.engines import batch
 from sparsegp.heteroscedastic import learning
 from sparsegp.heteroscedastic.bound import BoundState, natural_ascent
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
+from sparsegp.heteroscedastic.noise_limits import limited, reaction
 from sparsegp.heteroscedastic.noise_process import NoiseProcess
 from sparsegp.heteroscedastic.objective import LambdaBound, ProfiledBound
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
@@ -260,16 +261,34 @@ def test_inducing_inputs_at_the_data_give_vhgp() -> None:
     assert got == pytest.approx(dense_vhgp(problem, hyper, lam), rel=1e-9)
 
 
-def test_noise_stays_inside_its_limits() -> None:
+NARROW = (0.1, 0.2)
+
+
+@pytest.mark.parametrize("name", ["vfe", "pic"])
+def test_noise_stays_inside_its_limits(name: str) -> None:
+    """The bound and its gradient are smooth there: what a row says counts less the closer its noise is to a limit."""
     problem = random_problem(41)
-    hyper = joint_hyper(problem)
-    bound = ProfiledBound(problem.rows, get_row("vfe"), (0.1, 0.2))
-    ascent = bound.ascend(hyper)
+    bound = ProfiledBound(problem.rows, get_row(name), NARROW, tolerance=1e-14, max_steps=400)
+    ascent = bound.ascend(joint_hyper(problem))
     R = ascent.state.rows.all.noise_var
-    assert 0.1 <= float(R.min()) <= float(R.max()) <= 0.2
-    at_limit = (R == 0.1) | (R == 0.2)
-    assert bool(at_limit.any())
-    assert float(ascent.slopes.slope[at_limit].abs().max()) == 0.0
+    assert NARROW[0] <= float(R.min()) <= float(R.max()) <= NARROW[1]
+    assert float(ascent.state.reaction.min()) < 0.75
+    check_gradient(bound, joint_hyper(problem), rtol=1e-5)
+
+
+@given(st.floats(-60.0, 60.0), st.floats(-12.0, 0.0), st.floats(0.5, 20.0))
+@settings(deadline=None)
+def test_limited_noise(log_noise: float, lowest: float, width: float) -> None:
+    """Inside the limits, never falling, with the reaction as its slope; the value itself where both are far."""
+    limits = float(np.exp(lowest)), float(np.exp(lowest + width))
+    x = tensor([log_noise]).requires_grad_()
+    value = limited(x, limits)
+    value.sum().backward()
+    assert lowest - 1e-9 <= float(value.detach()) <= lowest + width + 1e-9
+    torch.testing.assert_close(x.grad, reaction(x.detach(), limits))
+    assert 0.0 <= float(x.grad) <= 1.0
+    if lowest + 10.0 < log_noise < lowest + width - 10.0:
+        assert float(value.detach()) == pytest.approx(log_noise, abs=1e-12)
 
 
 def test_learning_finds_noise_that_varies() -> None:

@@ -27,7 +27,7 @@ from sparsegp.posterior import LatentPosterior
 from sparsegp.prior import SparsePrior
 
 NOISE_FLOOR = 1e-6
-LEAST_NOISE_SHARE, SUSPICIOUS_NOISE = 0.01, 1e-4
+LEAST_NOISE_SHARE, SUSPICIOUS_NOISE = 0.005, 1e-4
 NOISE_CEILING = 100.0
 INTERRUPTED = "interrupted"
 SURVEY_INDUCING = 128

@@ -44,7 +44,7 @@ class BoundState:
     rows: Rows
     terms: BoundTerms
     q: InducingPosterior
-    inside: torch.Tensor
+    reaction: torch.Tensor
 
     @classmethod
     def evaluate(cls, f_prior: SparsePrior, process: NoiseProcess, rows: Rows) -> "BoundState":
@@ -55,17 +55,17 @@ class BoundState:
         spread = -0.25 * float(row_weights(rows.all) @ moments.var)
         evidence = log_evidence(statistics, q) + statistics.penalty
         terms = BoundTerms(evidence, spread, -statistics.penalty, -process.kl())
-        return cls(process, f_prior, noisy, terms, q, moments.inside)
+        return cls(process, f_prior, noisy, terms, q, moments.reaction)
 
     @property
     def value(self) -> float:
         return self.terms.total
 
     def slopes(self) -> NoiseSlopes:
-        """Zero where the noise is at a limit and does not react to g."""
+        """With respect to g: less than those with respect to log R where the noise is close to a limit."""
         found = noise_slopes(self.f_prior, self.q, self.rows)
         half = 0.5 * row_weights(self.rows.all)
-        return NoiseSlopes(found.slope.where(self.inside, 0.0), found.lam.where(self.inside, half), found.share)
+        return NoiseSlopes(self.reaction * found.slope, half + self.reaction * (found.lam - half), found.share)
 
 
 @dataclass(frozen=True)

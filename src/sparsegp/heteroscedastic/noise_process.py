@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sparsegp import approximations, linalg
 from sparsegp.data import CHUNK_ROWS
+from sparsegp.heteroscedastic.noise_limits import limited, reaction
 from sparsegp.kernels import Kernel
 from sparsegp.posterior import InducingPosterior
 from sparsegp.prior import SparsePrior
@@ -24,13 +25,13 @@ PRECISION = "posterior precision of the inducing values"
 class NoiseMoments:
     """Mean and variance of g at rows, and the noise R = exp(mean - var/2) of the bound, kept inside the limits.
 
-    `inside` marks the rows whose R is not at a limit: elsewhere the noise does not react to g.
+    `reaction` is d log R / d mean: 1, and less the closer R is to a limit.
     """
 
     mean: Tensor
     var: Tensor
     R: Tensor
-    inside: Tensor
+    reaction: Tensor
 
 
 @dataclass(frozen=True)
@@ -90,14 +91,13 @@ class NoiseProcess:
             mean[part] = self.mean + W @ self.q.mean
             var[part] = self.prior.residual_diag(X[part], W) + linalg.row_squares(spread)
         var.clamp_min_(SMALLEST_VARIANCE)
-        raw = torch.exp(mean - 0.5 * var)
-        return NoiseMoments(mean, var, raw.clamp(*self.limits), (raw > self.limits[0]) & (raw < self.limits[1]))
+        log_noise = mean - 0.5 * var
+        return NoiseMoments(mean, var, limited(log_noise, self.limits).exp(), reaction(log_noise, self.limits))
 
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of g at new rows; the mean inside the limits of the noise."""
         moments = self.moments(X.to(torch.float64))
-        lowest, highest = torch.tensor(self.limits, dtype=torch.float64).log()
-        return moments.mean.clamp(lowest, highest), moments.var
+        return limited(moments.mean, self.limits), moments.var
 
     def kl(self) -> float:
         """KL(q(v) || N(0, I)) = (log|P| - u + tr P^-1 + m^T m)/2."""

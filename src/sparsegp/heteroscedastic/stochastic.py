@@ -20,6 +20,7 @@ from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
 from sparsegp.heteroscedastic.coupling import row_weights
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
+from sparsegp.heteroscedastic.noise_limits import limited
 from sparsegp.heteroscedastic.noise_process import NoiseProcess, natural_step
 from sparsegp.kernels import Kernel
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline, is_over
@@ -75,8 +76,8 @@ class Factorised:
         """A natural step on q(g_u) with lambda_i = ((y_i - mu_f)^2 + v_f)/(2 R_i)."""
         mean, var = self.moments(block.X)
         noise, half = self.process.moments(block.X), 0.5 * row_weights(block)
-        lam = (half * ((block.y - mean).square() + var) / noise.R).where(noise.inside, half)
-        target = self.process.natural_target(block.X, lam - half, lam, scale)
+        slope = noise.reaction * half * (((block.y - mean).square() + var) / noise.R - 1.0)
+        target = self.process.natural_target(block.X, slope, slope + half, scale)
         return replace(self, process=self.process.with_q(natural_step(self.process.q, target, step)))
 
 
@@ -101,8 +102,7 @@ def expected_log_likelihood(hyper: JointHyperparameters, state: Factorised, bloc
     f_mean, f_var = _moments_with_graph(hyper.kernel, hyper.inducing, state.q, block.X, state.prior.Luu.jitter)
     g_jitter = state.process.prior.Luu.jitter
     g_mean, g_var = _moments_with_graph(hyper.noise_kernel, hyper.noise_inducing, state.process.q, block.X, g_jitter)
-    lowest, highest = (math.log(limit) for limit in state.process.limits)
-    log_R = (hyper.noise_mean + g_mean - 0.5 * g_var).clamp(lowest, highest)
+    log_R = limited(hyper.noise_mean + g_mean - 0.5 * g_var, state.process.limits)
     return scale * row_weights(block) @ _row_terms(block.y, f_mean, f_var, log_R, g_var)
 
 

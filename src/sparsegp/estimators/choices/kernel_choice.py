@@ -1,6 +1,9 @@
 """`kernel="auto"`: the kernel by which exact GPs on neighbourhoods predict rows they have not seen best."""
 
 import time
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -9,12 +12,16 @@ from sparsegp.committee import neighbourhoods
 from sparsegp.data import Block
 from sparsegp.errors import FactorizationError
 from sparsegp.estimators.families import Start, limits_of
-from sparsegp.learning.hyperparameters import Hyperparameters
+from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 
 AUTO = "auto"
 # A choice cut short has seen the first ones: the kernel that is seldom far off, then a rough and a smooth one.
 CANDIDATES = ("matern32", "matern12", "se", "matern52")
-ROUNDS = neighbourhoods.Rounds(counts=(8, 8), n_rows=300, iterations=20, n_judged=160, n_neighbours=64)
+# The first kernel finds out which columns matter; the others start from its lengthscales, or chance would decide.
+FIRST_ROUNDS = neighbourhoods.Rounds(counts=(8, 8, 8), n_rows=300, iterations=40, n_judged=160, n_neighbours=64)
+ROUNDS = replace(FIRST_ROUNDS, counts=(8,), iterations=20)
+# Of the noise to start from: rows that are there twice would drive it to nothing, and all kernels to lengthscale zero.
+LEAST_NOISE_SHARE = 1e-3
 # Thinned rows have other neighbours: of 246,467 flights a sample of 100,000 cannot tell the kernels apart, all of them
 # can by 0.2 nats and more.
 MOST_ROWS = 1_000_000
@@ -37,24 +44,43 @@ def best_start(
     if len(block) > MOST_ROWS:
         block = block.take(torch.from_numpy(np.sort(rng.choice(len(block), MOST_ROWS, replace=False))))
     seed, begun = int(rng.integers(2**31)), time.perf_counter()
+    first = next(iter(starts.values()))
+    limits = limits_of(block, first.noise_var, LEAST_NOISE_SHARE * first.noise_var)
+    common = _learned(first, block, limits, np.random.default_rng(seed), FIRST_ROUNDS)
     scores: dict[str, float] = {}
     for name, start in starts.items():
         used = time.perf_counter() - begun
         if scores and used * (1.0 + 1.0 / len(scores)) > seconds:
             break
-        scores[name] = _score(start, block, np.random.default_rng(seed))
+        scores[name] = _score(_at_values_of(common, start), block, limits, np.random.default_rng(seed))
     return max(scores, key=lambda name: scores[name])
 
 
-def _score(start: Start, block: Block, rng: np.random.Generator) -> float:
-    """Mean log density of held-out rows given their neighbours, after a short round of learning."""
+def _learned(
+    start: Start, block: Block, limits: Limits, rng: np.random.Generator, rounds: neighbourhoods.Rounds
+) -> Hyperparameters:
+    """Kernel and noise from neighbourhoods, in place; from where they are if that fails."""
     hyper = Hyperparameters(
         start.kernel, start.noise_var, block.X[:1], learn_noise=block.noise_var is None, learn_inducing=False
     )
+    with suppress(FactorizationError):
+        neighbourhoods.learn(block, hyper, limits, optimizer="lbfgs", rng=rng, rounds=rounds)
+    hyper.clear_gradient()
+    return hyper
+
+
+def _at_values_of(common: Hyperparameters, start: Start) -> Start:
+    """The same kind of kernel with the variance, lengthscales and noise of another."""
+    kernel = deepcopy(start.kernel)
+    kernel.load_state_dict(common.kernel.state_dict())
+    return Start(kernel, float(common.noise_var))
+
+
+def _score(start: Start, block: Block, limits: Limits, rng: np.random.Generator) -> float:
+    """Mean log density of held-out rows given their neighbours, after a short round of learning."""
+    hyper = _learned(start, block, limits, rng, ROUNDS)
+    judged = torch.from_numpy(rng.choice(len(block), min(N_JUDGED, len(block)), replace=False))
     try:
-        neighbourhoods.learn(block, hyper, limits_of(block, start.noise_var), optimizer="lbfgs", rng=rng, rounds=ROUNDS)
-        hyper.clear_gradient()
-        judged = torch.from_numpy(rng.choice(len(block), min(N_JUDGED, len(block)), replace=False))
         with torch.no_grad():
             return neighbourhoods.held_out_log_density(block, hyper, judged, ROUNDS.n_neighbours)
     except FactorizationError:
