@@ -13,6 +13,7 @@ from benchmarks.measure import PeakMemory
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, SparseGPRegressor
 from sparsegp.baselines import EmpiricalHeteroscedasticRegressor
+from sparsegp.kernels import Periodic, SquaredExponential
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,25 @@ KINDS = {
     "sparse": Kind(SparseGPRegressor, "n_blocks"),
     "ehsod": Kind(EmpiricalHeteroscedasticRegressor, has_density=False),
 }
+KERNELS = {
+    "trend and seasons": lambda: (
+        SquaredExponential(400.0, [30.0]) + SquaredExponential(9.0, [60.0]) * Periodic(1.0, [1.0], period=1.0)
+    )
+}
 COUNTS = ("n_inducing", "n_noise_inducing", "n_subset")
 
 
 def build(options: dict[str, Any], n_rows: int) -> tuple[Kind, Any]:
-    """`rows_each` is the number of rows of a block or an expert; no count is larger than the number of rows."""
+    """`rows_each` is the number of rows of a block or an expert; no count is larger than the number of rows.
+
+    `kernel` may be a name of `KERNELS`, here in years and parts per million.
+    """
     options = dict(options)
     kind, rows_each = KINDS[options.pop("estimator")], options.pop("rows_each", None)
     if rows_each is not None and kind.shares is not None:
         options[kind.shares] = max(1, round(n_rows / rows_each))
+    if options.get("kernel") in KERNELS:
+        options["kernel"] = KERNELS[options["kernel"]]()
     options |= {name: min(options[name], n_rows) for name in COUNTS if name in options}
     return kind, kind.make(**options, random_state=0)
 
