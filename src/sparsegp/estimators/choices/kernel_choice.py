@@ -47,10 +47,10 @@ def best_start(
     first = next(iter(starts.values()))
     limits = limits_of(block, first.noise_var, LEAST_NOISE_SHARE * first.noise_var)
     common = _learned(first, block, limits, np.random.default_rng(seed), FIRST_ROUNDS)
-    scores: dict[str, float] = {}
+    scores, learned = dict[str, float](), time.perf_counter()
     for name, start in starts.items():
-        used = time.perf_counter() - begun
-        if scores and used * (1.0 + 1.0 / len(scores)) > seconds:
+        now = time.perf_counter()
+        if scores and now - begun + (now - learned) / len(scores) > seconds:
             break
         scores[name] = _score(_at_values_of(common, start), block, limits, np.random.default_rng(seed))
     return max(scores, key=lambda name: scores[name])
