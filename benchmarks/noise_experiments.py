@@ -52,7 +52,6 @@ SETTINGS = {
     "houseelectric": Setting(500_000, 10_000, 1000, 300, 300, learn_own_inducing=False),
 }
 QUICK = {"sinc2d": Setting(400, 100, 200, 20, 30, n_subset=100, batch_size=100, n_steps=20)}
-LARGE_METHODS: dict[str, tuple[str, ...]] = {}
 
 
 def methods(setting: Setting) -> list[Method]:
@@ -80,8 +79,7 @@ def methods(setting: Setting) -> list[Method]:
 def run(quick: bool = False, only: Sequence[str] = ()) -> dict[str, Any]:
     for dataset, setting in (QUICK if quick else SETTINGS).items():
         cells = stored_cells(NAME, quick)
-        allowed = [m for m in methods(setting) if m.name in LARGE_METHODS.get(dataset, (m.name,))]
-        wanted = [m for m in allowed if is_wanted(cells, dataset, m, quick, only)]
+        wanted = [m for m in methods(setting) if is_wanted(cells, dataset, m, quick, only)]
         if wanted and dataset != "sinc2d" and not is_available(dataset):
             console.print(not_available_message(dataset))
             continue

@@ -22,8 +22,7 @@ FIRST_ROUNDS = neighbourhoods.Rounds(counts=(8, 8, 8), n_rows=300, iterations=40
 ROUNDS = replace(FIRST_ROUNDS, counts=(8,), iterations=20)
 # Of the noise to start from: rows that are there twice would drive it to nothing, and all kernels to lengthscale zero.
 LEAST_NOISE_SHARE = 1e-3
-# Thinned rows have other neighbours: of 246,467 flights a sample of 100,000 cannot tell the kernels apart, all of them
-# can by 0.2 nats and more.
+# Thinned rows have other neighbours: as many rows as the search for neighbours can bear.
 MOST_ROWS = 1_000_000
 BUDGET_SHARE, FEWEST_SECONDS = 0.2, 4.0
 # Kernels differ by hundredths of the log density, rows by several: it takes many of them to tell kernels apart.
