@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import sparsegp
 from sparsegp import InputError, approximations
 from sparsegp.cli import app, options, tables
+from sparsegp.errors import SparseGPError
 from sparsegp.estimators.updating import batch_log
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learning.progressive import OPTIMIZERS
@@ -136,6 +137,13 @@ def test_parts_made_apart_are_merged_once(folder, model, tmp_path):
         run("merge", both, part, "-o", tmp_path / "twice.sgp")
     assert not (tmp_path / "twice.sgp").exists()
     assert "m" in batch_log.batch_ids(sparsegp.load(both))
+
+
+def test_models_that_do_not_go_together_say_so_before_their_batches(folder, model, tmp_path):
+    """Both hold the rows of train.parquet, but another approximation is the deeper reason."""
+    run("fit", "train.parquet", "--target", "y", "-a", "fitc", "-m", "20", "-o", tmp_path / "fitc.sgp")
+    with pytest.raises(SparseGPError, match="approximation"):
+        run("merge", model, tmp_path / "fitc.sgp", "-o", tmp_path / "both.sgp")
 
 
 def test_compare_scores_all_on_the_same_rows(folder):

@@ -80,6 +80,15 @@ def test_f_is_that_of_one_pass_over_all_rows(approximation):
     assert model.n_samples_seen_ == 180
 
 
+@pytest.mark.parametrize("approximation", ["pitc", "vfe"])
+def test_the_first_batch_of_a_stream_is_one_block(approximation):
+    """As in SparseGPRegressor.partial_fit, where every batch is one; rows of the table by points have none."""
+    X, y = wave()
+    chosen = {"n_inducing": 15, "n_noise_inducing": 8, "n_blocks": 4, "random_state": 0}
+    model = HeteroscedasticGPRegressor(approximation=approximation, **chosen).partial_fit(X, y)
+    assert model.info_.get("n_blocks") == (1 if approximation == "pitc" else None)
+
+
 @pytest.mark.parametrize("approximation", ["vfe", "fitc"])
 def test_the_bound_is_that_of_all_rows_at_the_same_noise_process(approximation):
     (X, y), (X_new, y_new) = wave(), wave(60, seed=1)

@@ -27,8 +27,8 @@ def merge(
     if not isinstance(first, StreamingMixin):
         raise InputError(f"{models[0]} holds a {type(first).__name__}, which cannot be merged.")
     for other in others:
+        first.merge(other)  # models that do not go together at all say so first
         batch_log.require_disjoint(first, other)
-        first.merge(other)
         batch_log.record(first, *batch_log.batch_ids(other))
     persistence.save(first, output)
     rows = int(first.n_samples_seen_)

@@ -42,6 +42,10 @@ class NoisyStreamingMixin:
     _level: RecentLevel
 
     @abstractmethod
+    def _checked_parameters(self) -> Approximation:
+        """The row of the table that models f, once all parameters are known to be right."""
+
+    @abstractmethod
     def fit(self, X: Any, y: Any = None, **given: Any) -> Self:
         """Learn hyper-parameters and the posteriors of f and g."""
 
@@ -61,6 +65,9 @@ class NoisyStreamingMixin:
         A batch without rows changes nothing; one with an error leaves the model as it was.
         """
         if "_model" not in vars(self):
+            if blocks is None:
+                batch = arrivals.training_batch(self, X, y, target=target, sample_weight=sample_weight)
+                blocks = placing.first_labels(self._checked_parameters(), len(batch))
             return self.fit(X, y, sample_weight=sample_weight, blocks=blocks, target=target)
         batch = arrivals.later_batch(self, X, y, target=target, sample_weight=sample_weight)
         block, labels = self._noisy_block(batch, blocks)
