@@ -2,8 +2,9 @@
 
 Experts are shared out among threads with one BLAS thread in each, or among two Dask workers of one thread; "one" is one
 process with one thread in all. These three are given the same experts, since k-means may divide the rows otherwise when
-the last digits of the scouted kernel differ. The limit is what the machine itself gives: products and factorisations of
-the size of an expert's in one process, and in two side by side that share nothing but the processor.
+the last digits of the scouted kernel differ; "full" divides them itself. The limit is what the machine itself gives:
+products and factorisations of the size of an expert's in one process, and in two side by side that share nothing but
+the processor.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ WORKER = "benchmarks.own.committee_speed"
 LIMIT, LIMIT_SECONDS = "benchmarks.own.parallel_limit", 10.0
 OPTIONS: dict[str, Any] = {"expert": "vshgp", "n_inducing": 175, "n_noise_inducing": 175}
 ROWS, EXPERTS = 35_000, 100
-SHARE = 4  # two workers against one: on a quarter of the rows, with a quarter of the experts
+QUICK_SHARE = 4  # a quick run: a quarter of the rows, with a quarter of the experts
 CREWS = {"one": {"n_threads": 1}, "two threads": {"n_threads": 2}, "two processes": {"n_threads": 2, "n_processes": 2}}
 
 
@@ -33,18 +34,17 @@ def run(quick: bool = False) -> dict[str, Any]:
         console.print(not_available_message("protein"))
         return {}
     data = load_split("protein")
-    part = ROWS // SHARE
-    labels = {"blocks": _labels(data["X"][:part], EXPERTS // SHARE)}
-    measured: dict[str, Any] = {
-        name: _job({**data, **labels}, part, EXPERTS // SHARE, crew) for name, crew in CREWS.items()
-    }
+    share = QUICK_SHARE if quick else 1
+    rows, experts = ROWS // share, EXPERTS // share
+    labels = {"blocks": _labels(data["X"][:rows], experts)}
+    measured: dict[str, Any] = {name: _job({**data, **labels}, rows, experts, crew) for name, crew in CREWS.items()}
     if not quick:
         measured["full"] = _job(data, ROWS, EXPERTS, CREWS["two threads"])
     seconds = {name: facts.get("seconds") for name, facts in measured.items()}
     ratios = {name: ratio(seconds["one"], seconds[name]) for name in ("two threads", "two processes")}
     document = {
         "machine": machine_facts(),
-        "problem": {"rows": ROWS, "experts": EXPERTS, "share": SHARE, **OPTIONS},
+        "problem": {"rows": rows, "experts": experts, **OPTIONS},
         "measured": measured,
         "ratios": ratios,
         "limit": _limit(),

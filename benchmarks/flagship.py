@@ -45,7 +45,7 @@ METHODS = (
         n_noise_inducing=300,
         rows_each=500,
     ),
-    _method("vhgp committee", estimator="committee", expert="vhgp", rows_each=500),
+    _method("vhgp committee", estimator="committee", expert="vhgp", rows_each=500, most_asked=64),
 )
 
 

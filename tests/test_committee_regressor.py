@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from problems import agree
-from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, approximations, kernels
+from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, approximations, kernels, load
 from sparsegp.committee import TABLE
 
 
@@ -184,6 +184,58 @@ def test_scikit_learn_conventions() -> None:
     )
 
 
+def flat_in_most_places(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """One and the same target in three quarters of the square, a function without noise in the rest."""
+    X = np.random.default_rng(seed).uniform(-2, 2, (n, 2))
+    return X, np.where((X > 0).all(1), np.sin(4 * X[:, 0]) * np.cos(4 * X[:, 1]), -0.7)
+
+
+def test_experts_with_equal_targets_do_not_speak_for_the_others() -> None:
+    """Their noise is at its floor and their f constant."""
+    (X, y), (Xs, ys) = flat_in_most_places(600, 0), flat_in_most_places(300, 1)
+    model = CommitteeGPRegressor(kernel="matern32", expert="vhgp", n_experts=6, n_noise_inducing=20, random_state=0)
+    model.fit(X, y)
+    assert np.sqrt(np.mean((model.predict(Xs) - ys) ** 2)) < 0.4 * ys.std()
+    lower, upper = model.predict_interval(Xs)
+    assert np.mean((ys >= lower) & (ys <= upper)) > 0.85
+    assert -model.log_density(Xs, ys).mean() < -2.0
+
+
+NOISY = {"expert": "vhgp", "n_noise_inducing": 8}
+
+
+@pytest.mark.parametrize("changes", [{"aggregation": "rbcm"}, {"aggregation": "grbcm"}, NOISY])
+def test_the_nearest_experts_are_asked_and_no_others(changes: dict[str, Any], tmp_path: Any) -> None:
+    """As if the weights of all others were zero; each row has its own; a saved model does the same."""
+    X, y = wave(160)
+    Xs = wave(25, seed=1)[0]
+    model = fixed(n_experts=8, most_asked=2, skip_tolerance=0.0, **changes).fit(X, y)
+    asked = model._committee.audience(model._standardizer.tensor(Xs))
+    assert (asked.sum(1) == 2).all()
+    assert asked.any(0).sum() > 2
+    agree(model.predict(Xs[:3], return_std=True), [part[:3] for part in model.predict(Xs, return_std=True)], rtol=1e-9)
+    mean, cov = model.predict(Xs, return_cov=True, latent=True)
+    agree((mean, np.sqrt(np.diag(cov))), model.predict(Xs, return_std=True, latent=True), rtol=1e-7)
+    model.save(tmp_path / "model.sgp")
+    agree(load(tmp_path / "model.sgp").predict(Xs, return_std=True), model.predict(Xs, return_std=True), rtol=1e-7)
+
+
+def test_the_nearest_are_those_whose_rows_are_centred_nearest() -> None:
+    X = np.repeat([[0.0], [1.0], [5.0]], 20, axis=0) + np.linspace(-0.1, 0.1, 60)[:, None]
+    kernel = kernels.SquaredExponential(1.0, [0.5])
+    model = fixed(kernel=kernel, most_asked=1, skip_tolerance=0.0, aggregation="rbcm")
+    model.fit(X, np.sin(X[:, 0]), blocks=np.repeat([0, 1, 2], 20))
+    asked = model._committee.audience(model._standardizer.tensor(np.array([[0.2], [0.7], [9.0]])))
+    assert asked.tolist() == [[True, False, False], [False, True, False], [False, False, True]]
+
+
+@pytest.mark.parametrize("most", [None, 6, 100])
+def test_a_limit_that_nobody_exceeds_changes_nothing(most: int | None) -> None:
+    X, y = wave(120)
+    model, free = (fixed(n_experts=6, most_asked=given, aggregation="rbcm").fit(X, y) for given in (most, None))
+    agree(model.predict(X, return_std=True), free.predict(X, return_std=True), rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -197,6 +249,8 @@ def test_scikit_learn_conventions() -> None:
         ({"n_inducing": 2.5}, "whole number"),
         ({"inducing": "grid"}, "greedy"),
         ({"skip_tolerance": -1.0}, "at least 0"),
+        ({"most_asked": 0}, "at least 1"),
+        ({"most_asked": 3, "partition": "random"}, "none is nearer"),
         ({"optimizer": "sgd"}, "lbfgs"),
         ({"noise_var": 0.0}, "positive"),
         ({"kernel": "sse"}, "matern32"),

@@ -265,13 +265,15 @@ def test_learned_noise_is_nowhere_below_its_share_of_the_constant_one(monkeypatc
     assert families.LEAST_NOISE_SHARE > 0
     steps = np.random.default_rng(0).standard_normal(600)
     X, y = np.linspace(0, 1, 600)[:, None], np.cumsum(steps)
-    least, density = [], []
+    least, floor, density = [], [], []
     for share in (0.0, 0.5):
         monkeypatch.setattr(families, "LEAST_NOISE_SHARE", share)
         model = quick("pic", kernel="matern12").fit(X, y)
         least.append(model.predict_components(X)[2].min())
+        floor.append(np.sqrt(model._model.process.limits[0]) * model._standardizer.y_scale)
         density.append(model.log_density(X[:1], y[:1] + y.std())[0])
-    assert least[1] > 3 * least[0]
+    assert floor[0] < least[0] < 0.5 * floor[1]
+    assert floor[1] <= least[1]
     assert density[1] > 0.2 * density[0]
 
 

@@ -6,8 +6,10 @@ import torch
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
 from sparsegp.data import Block
-from sparsegp.estimators.choices import kernel_choice
+from sparsegp.errors import FactorizationError
+from sparsegp.estimators.choices import kernel_choice, kernel_judges
 from sparsegp.estimators.families import Start
+from sparsegp.learning.hyperparameters import Hyperparameters
 
 
 def drawn(kernel, n=250, noise_std=0.05, seed=0):
@@ -49,6 +51,54 @@ def test_every_estimator_has_it(model):
     assert np.corrcoef(model.predict(X), y)[0, 1] > 0.98
 
 
+def noisy_in_places(kernel, n=300, seed=0):
+    """Rows of a function drawn from a kernel, in every other unit of x with a hundred times the noise."""
+    X, f = drawn(kernel, n, noise_std=0.0, seed=seed)
+    noise_std = np.where(X[:, 0] % 2 < 1, 0.01, 1.0)
+    return X, f + noise_std * np.random.default_rng(seed + 1).standard_normal(n)
+
+
+@pytest.mark.parametrize(("kernel", "allowed"), [(ROUGH, ("Matern12",)), (SMOOTH, ("SquaredExponential", "Matern52"))])
+@pytest.mark.parametrize(
+    "model",
+    [
+        HeteroscedasticGPRegressor(n_inducing=40, n_noise_inducing=20, kernel="auto", random_state=0),
+        CommitteeGPRegressor(expert="vhgp", n_experts=2, n_noise_inducing=15, kernel="auto", random_state=0),
+    ],
+    ids=["heteroscedastic", "committee"],
+)
+def test_learned_noise_does_not_hide_the_kernel(model, kernel, allowed):
+    assert type(model.fit(*noisy_in_places(kernel)).kernel_).__name__ in allowed
+
+
+def test_the_judge_of_learned_noise_compares_on_the_same_cells_and_above_the_same_floor():
+    X, y = noisy_in_places(SMOOTH)
+    block = Block(torch.from_numpy(X), torch.from_numpy(y))
+    given = kernel_judges.LearnedNoise(kernels.SquaredExponential(1.0, [1.0]), 0.05)
+    common = Hyperparameters(SMOOTH, 0.1, block.X[:1], learn_inducing=False)
+    judge = given.prepared(block, common, np.random.default_rng(0))
+    assert judge.least_noise_var > 0.0
+    scores = []
+    for _ in range(2):
+        hyper = Hyperparameters(SMOOTH, 0.1, block.X[:1], learn_inducing=False)
+        scores.append(judge.score(hyper, block, np.random.default_rng(3)))
+    assert scores[0] == scores[1] > -np.inf
+
+
+def test_a_kernel_that_cannot_be_factorised_is_of_no_use(monkeypatch):
+    X, y = noisy_in_places(SMOOTH, 60)
+    block = Block(torch.from_numpy(X), torch.from_numpy(y))
+    hyper = Hyperparameters(SMOOTH, 0.1, block.X[:1], learn_inducing=False)
+    judge = kernel_judges.LearnedNoise(kernels.SquaredExponential(1.0, [1.0]), 0.05)
+    judge = judge.prepared(block, hyper, np.random.default_rng(0))
+
+    def fails(*_, **__):
+        raise FactorizationError("covariance", "not positive definite", "nothing")
+
+    monkeypatch.setattr(kernel_judges.lbfgs, "maximize", fails)
+    assert judge.score(hyper, block, np.random.default_rng(0)) == -np.inf
+
+
 def test_rows_that_are_there_twice_do_not_hide_the_kernel():
     """Without noise between the copies the likeliest noise is none, and the likeliest lengthscale nothing."""
     X, y = drawn(SMOOTH, 100, noise_std=0.3)
@@ -74,14 +124,14 @@ def test_many_rows_are_sampled(monkeypatch):
 @pytest.fixture
 def scored(monkeypatch):
     """Names of the kernels that were tried; a trial takes three seconds of a clock that stands still otherwise."""
-    tried, now, score = [], [0.0], kernel_choice._score
+    tried, now, score = [], [0.0], kernel_judges.HeldOutRows.score
 
-    def recorded(start, *given):
-        tried.append(type(start.kernel).__name__)
+    def recorded(judge, hyper, *given):
+        tried.append(type(hyper.kernel).__name__)
         now[0] += 3.0
-        return score(start, *given)
+        return score(judge, hyper, *given)
 
-    monkeypatch.setattr(kernel_choice, "_score", recorded)
+    monkeypatch.setattr(kernel_judges.HeldOutRows, "score", recorded)
     monkeypatch.setattr(kernel_choice.time, "perf_counter", lambda: now[0])
     return tried
 

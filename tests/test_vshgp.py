@@ -353,3 +353,18 @@ def infer_in(
 ) -> learning.NoisyModel:
     monkeypatch.setattr(learning, "INFERENCE_STAGES", replace(learning.INFERENCE_STAGES, first_rows=first_rows))
     return learning.infer(rows, get_row(name), hyper, limits, None, rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("factor", [1.5, None])
+def test_lengthscales_of_f_go_no_farther_than_they_may(factor: float | None) -> None:
+    """Of a straight line the likeliest lengthscale is longer than the start."""
+    rng = np.random.default_rng(0)
+    X = torch.from_numpy(rng.uniform(-1.0, 1.0, (60, 1)))
+    y = X[:, 0] + torch.from_numpy(0.05 * rng.standard_normal(60))
+    kernel, noise_kernel = kernels.SquaredExponential(1.0, [0.5]), kernels.SquaredExponential(1.0, [0.7])
+    given = (kernel, X[:12], noise_kernel, X[:6], -5.0)
+    hyper = JointHyperparameters(*given, learn_inducing=False, lengthscale_factor=factor)
+    limits = Limits((1e-6, 1e2), X.amin(0), X.amax(0))
+    maximize(ProfiledBound(Rows(Block(X, y)), get_row("vfe"), limits.noise_var), hyper, limits, max_iterations=40)
+    grown = float(hyper.kernel.log_lengthscales.detach().exp()) / 0.5
+    assert grown == pytest.approx(factor) if factor is not None else grown > 2.0

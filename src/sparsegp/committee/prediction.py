@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparsegp.committee.aggregation import EVERYWHERE, Aggregation, Moments, Opinion, aggregate, expert_weight
 from sparsegp.committee.experts import Expert, Process
+from sparsegp.committee.nearest import Nearest
 from sparsegp.committee.parallel import map_in_threads
 from sparsegp.posterior import SMALLEST_VARIANCE
 
@@ -30,6 +31,7 @@ class Committee:
 
     Experts that, all together, can change the variance by no more than `tolerance` relative and the mean by no more
     than `tolerance` standard deviations of the base are not asked (R3). A tolerance of 0 asks everybody everywhere.
+    `nearest` limits the cost instead: who is not near is not asked, whatever it would have changed.
     """
 
     row: Aggregation
@@ -38,6 +40,7 @@ class Committee:
     common: Expert | None = None
     tolerance: float = 1e-6
     n_jobs: int | None = None
+    nearest: Nearest | None = None
 
     def moments(self, X: Tensor) -> tuple[Moments, ...]:
         """Aggregated mean and variance of each latent function at each row of X."""
@@ -49,7 +52,7 @@ class Committee:
 
     def _chunk(self, X: Tensor) -> tuple[Moments, ...]:
         bases = self._bases(X)
-        ask = partial(self._ask, X, bases, None if self.common is None else self.common.influence(X))
+        ask = partial(self._ask, X, bases, self._influence(X), self._near(X))
         answers = map_in_threads(ask, range(len(self.experts)), self.n_jobs)
         return tuple(
             aggregate(self.row, base, _opinions(answers, function), len(self.experts))
@@ -61,19 +64,29 @@ class Committee:
             return tuple(process.moments(X) for process in self.processes)
         return self.common.moments(X)
 
-    def _ask(self, X: Tensor, bases: tuple[Moments, ...], influence: Tensor | None, k: int) -> _Answer:
-        index = self._audience(X, bases, influence, k).nonzero()[:, 0]
+    def _influence(self, X: Tensor) -> Tensor | None:
+        return None if self.common is None else self.common.influence(X)
+
+    def _near(self, X: Tensor) -> Tensor | None:
+        return None if self.nearest is None else self.nearest.audience(X)
+
+    def _ask(
+        self, X: Tensor, bases: tuple[Moments, ...], influence: Tensor | None, near: Tensor | None, k: int
+    ) -> _Answer:
+        index = self._audience(X, bases, influence, near, k).nonzero()[:, 0]
         return _Answer(k, index, self.experts[k].moments(X[index]) if len(index) else ())
 
     def audience(self, X: Tensor) -> Tensor:
         """Whether each expert (column) is asked about each row of X."""
-        bases, influence = self._bases(X), None if self.common is None else self.common.influence(X)
-        return torch.stack([self._audience(X, bases, influence, k) for k in range(len(self.experts))], dim=1)
+        given = self._bases(X), self._influence(X), self._near(X)
+        return torch.stack([self._audience(X, *given, k) for k in range(len(self.experts))], dim=1)
 
     @torch.no_grad()
-    def _audience(self, X: Tensor, bases: tuple[Moments, ...], influence: Tensor | None, k: int) -> Tensor:
-        """The rows for which the k-th expert may matter, for any of the latent functions."""
-        everybody = torch.ones(X.shape[0], dtype=torch.bool)
+    def _audience(
+        self, X: Tensor, bases: tuple[Moments, ...], influence: Tensor | None, near: Tensor | None, k: int
+    ) -> Tensor:
+        """The rows for which the k-th expert is near enough and may matter, for any of the latent functions."""
+        everybody = torch.ones(X.shape[0], dtype=torch.bool) if near is None else near[:, k]
         # the first expert after a communications expert has weight 1 everywhere
         if self.tolerance <= 0.0 or (self.common is not None and (influence is None or k == 0)):
             return everybody
@@ -83,7 +96,7 @@ class Committee:
                 return everybody
             largest = reach.largest_covariance(X, process.kernel, influence)
             asked |= reach.covers(largest, base.var, self.row, len(self.experts), self.tolerance)
-        return asked
+        return asked & everybody
 
     def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and covariance of f at the rows of X together: the variances are those of `moments`.
@@ -94,7 +107,7 @@ class Committee:
         aggregated = self.moments(X)[0]
         base_mean, base_cov = self.processes[0].joint(X) if self.common is None else self.common.joint(X)
         base = Moments(base_mean, base_cov.diagonal())
-        n = len(self.experts)
+        n, near = len(self.experts), self._near(X)
         spent, total = torch.zeros_like(base_mean), torch.full_like(base_mean, self.row.first_total)
         cov = torch.zeros_like(base_cov)
         for k, expert in enumerate(self.experts):
@@ -102,6 +115,8 @@ class Committee:
             own_var = torch.maximum(own_cov.diagonal(), SMALLEST_VARIANCE * base.var)
             opinion = Opinion(k, EVERYWHERE, Moments(mean, own_var))
             weight, var = expert_weight(self.row, base, opinion, n)
+            if near is not None:
+                weight = weight * near[:, k]
             gain = aggregated.var * weight / var
             cov += gain[:, None] * own_cov * gain
             spent += weight

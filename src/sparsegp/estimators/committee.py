@@ -20,6 +20,7 @@ from sparsegp.committee.division import CHOICES as PARTITIONS
 from sparsegp.data import Block
 from sparsegp.errors import InputError
 from sparsegp.estimators import committee_fitting
+from sparsegp.estimators.choices.kernel_judges import LearnedNoise
 from sparsegp.estimators.choices.starting_points import starting_noise_kernel, starting_point
 from sparsegp.estimators.committee_fitting import CommitteeProblem, ExpertKind, FittedCommittee
 from sparsegp.estimators.incoming import arrivals, clusters, validation
@@ -57,6 +58,8 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
     learn_inducing : whether sparse experts learn their own inducing inputs.
     skip_tolerance : what distant experts that are not asked may change, all together: the variance relative to
         itself, the mean in prior standard deviations. 0 asks all experts everywhere.
+    most_asked : experts asked about a row at the most, those whose rows are centred nearest to it; None: no limit but
+        `skip_tolerance`. It bounds what a prediction costs, however many experts there are (docs/committees.md).
     normalize : standardise X and y inside; predictions come back in the user's units.
     n_jobs : experts computed at the same time, each in a thread of its own; None uses all cores.
 
@@ -79,11 +82,12 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         n_inducing: int = 100,
         inducing: str = "kmeans",
         noise_kernel: Any = "se",
-        n_noise_inducing: int = 50,
+        n_noise_inducing: int = 100,
         noise_var: float | None = None,
         optimizer: str | None = "lbfgs",
         learn_inducing: bool = True,
         skip_tolerance: float = 1e-6,
+        most_asked: int | None = None,
         normalize: bool = True,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -103,6 +107,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         self.optimizer = optimizer
         self.learn_inducing = learn_inducing
         self.skip_tolerance = skip_tolerance
+        self.most_asked = most_asked
         self.normalize = normalize
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -155,23 +160,27 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         rng: np.random.Generator,
         listener: StepListener,
     ) -> CommitteeProblem:
-        start = starting_point(self, self._standardizer, block, rng)
+        n_experts = self._n_experts(len(block))
+        noise_kernel = starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng)
+        judge = LearnedNoise(noise_kernel, self.n_noise_inducing * n_experts / len(block)) if kind.noisy else None
+        start = starting_point(self, self._standardizer, block, rng, judge)
         return CommitteeProblem(
             block=block,
             labels=labels,
             kernel=start.kernel,
             noise_var=start.noise_var,
-            noise_kernel=starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng),
+            noise_kernel=noise_kernel,
             kind=kind,
             aggregation=row,
             partition=self.partition,
-            n_experts=self._n_experts(len(block)),
+            n_experts=n_experts,
             n_inducing=self.n_inducing,
             n_noise_inducing=self.n_noise_inducing,
             inducing=self.inducing,
             optimizer=self.optimizer,
             learn_inducing=self.learn_inducing,
             tolerance=float(self.skip_tolerance),
+            most_asked=self.most_asked,
             n_jobs=self.n_jobs,
             rng=rng,
             on_step=listener,
@@ -212,7 +221,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         validation.require_choice("inducing", self.inducing, INDUCING_CHOICES)
         validation.require_choice("partition", self.partition, PARTITIONS)
         counts = {"n_inducing": self.n_inducing, "n_noise_inducing": self.n_noise_inducing}
-        optional = {"n_experts": self.n_experts, "n_jobs": self.n_jobs}
+        optional = {"n_experts": self.n_experts, "n_jobs": self.n_jobs, "most_asked": self.most_asked}
         for name, value in (*counts.items(), *((n, v) for n, v in optional.items() if v is not None)):
             validation.positive_count(name, value)
         if self.noise_var is not None:
@@ -220,6 +229,11 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         if not 0.0 <= float(self.skip_tolerance) < 1.0:
             raise InputError(
                 f"skip_tolerance must be at least 0 (ask everybody) and below 1; got {self.skip_tolerance!r}."
+            )
+        if self.most_asked is not None and self.partition == "random":
+            raise InputError(
+                "most_asked= asks the experts nearest to a row, and with partition='random' none is nearer than "
+                "another: use partition='kmeans', or leave most_asked=None."
             )
         kind = ExpertKind.get(self.expert, self.power)
         usual = "tpoe" if kind.noisy else "grbcm"

@@ -15,6 +15,7 @@ from sparsegp.committee import training
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.committee.division import divide
 from sparsegp.committee.experts import ExpertPlan, Process
+from sparsegp.committee.nearest import Nearest
 from sparsegp.committee.plans import Recipe, can_be_expert, require_expert
 from sparsegp.committee.prediction import Committee
 from sparsegp.data import Block, Rows
@@ -28,6 +29,9 @@ from sparsegp.learning.recorder import LearningResult, StepCallback
 from sparsegp.partition import kernel_metric
 
 LARGEST_DENSE_SHARE = 2048
+# Cells are compact in the metric of the scouted kernel. Noise that varies can stand for variation of f: under
+# lengthscales far longer than theirs, an expert with quiet rows is sure of places where it has none.
+FARTHEST_LENGTHSCALES = 5.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class CommitteeProblem:
     optimizer: str | None
     learn_inducing: bool
     tolerance: float
+    most_asked: int | None
     n_jobs: int | None
     rng: np.random.Generator
     on_step: StepCallback
@@ -122,9 +127,16 @@ def fit(problem: CommitteeProblem) -> FittedCommittee:
         inference.common,
         problem.tolerance,
         problem.n_jobs,
+        _nearest(problem, shares[len(shares) - len(inference.experts) :], metric),
     )
     info = _report([len(share) for share in shares], inference.jitter, learning)
     return FittedCommittee(committee, hyper, inference.log_evidence, info)
+
+
+def _nearest(problem: CommitteeProblem, shares: list[Tensor], metric: Tensor) -> Nearest | None:
+    if problem.most_asked is None or problem.most_asked >= len(shares):
+        return None
+    return Nearest.of(problem.most_asked, [problem.block.X[share] for share in shares], metric)
 
 
 def processes(hyper: Hyperparameters) -> tuple[Process, ...]:
@@ -177,7 +189,15 @@ def _with_learned_noise(
         rng,
     )
     first = block.X[:1]
-    hyper = JointHyperparameters(kernel, first, start.kernel, first, start.mean, learn_inducing=False)
+    hyper = JointHyperparameters(
+        kernel,
+        first,
+        start.kernel,
+        first,
+        start.mean,
+        learn_inducing=False,
+        lengthscale_factor=FARTHEST_LENGTHSCALES,
+    )
     return [recipe.plan(block.take(index)) for index in shares], hyper
 
 

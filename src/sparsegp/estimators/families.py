@@ -32,6 +32,8 @@ NOISE_CEILING = 100.0
 INTERRUPTED = "interrupted"
 SURVEY_INDUCING = 128
 SURVEY = Schedule(warm_up_iterations=20, first_rows=4096, most_rows=4096, first_iterations=40, tolerance=1e-5)
+# Where the survey is all that f starts from: a climb that ends early calls what it has not found yet noise.
+THOROUGH_SURVEY = replace(SURVEY, warm_up_iterations=60, first_iterations=100, tolerance=1e-6)
 
 
 @dataclass(frozen=True)
@@ -106,14 +108,21 @@ def scout(
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
 
 
-def survey(block: Block, start: Start, optimizer: str, rng: np.random.Generator, on_step: StepCallback) -> Start:
+def survey(
+    block: Block,
+    start: Start,
+    optimizer: str,
+    rng: np.random.Generator,
+    on_step: StepCallback | None = None,
+    schedule: Schedule = SURVEY,
+) -> Start:
     """Kernel and noise learned by VFE with few inducing inputs from a random subset: what varies slowly."""
     X = block.X.to(torch.float64)
     chosen = inducing.select_inducing("kmeans", start.kernel, X, SURVEY_INDUCING, rng, block.weight)
     hyper = Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=block.noise_var is None)
     limits = limits_of(block, start.noise_var)
     results = learn(
-        Rows(block), get("vfe"), hyper, limits, optimizer=optimizer, rng=rng, schedule=SURVEY, on_step=on_step
+        Rows(block), get("vfe"), hyper, limits, optimizer=optimizer, rng=rng, schedule=schedule, on_step=on_step
     )
     hyper.clear_gradient()
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
@@ -142,7 +151,9 @@ def noisy_start(
     Noise is nowhere below a share of what a smooth model leaves unexplained: else a rough f passes through every row,
     the noise falls to its floor, and a repeated input with another target is called impossible.
     """
-    smooth = survey(block, Start(deepcopy(start.kernel), start.noise_var), optimizer, rng, on_survey_step or on_step)
+    schedule = SURVEY if local else THOROUGH_SURVEY
+    own_start = Start(deepcopy(start.kernel), start.noise_var)
+    smooth = survey(block, own_start, optimizer, rng, on_survey_step or on_step, schedule)
     least = LEAST_NOISE_SHARE * smooth.noise_var
     found = scout(block, start, optimizer, rng, on_step) if local else smooth
     if found.noise_var <= SUSPICIOUS_NOISE * (float(block.y.var(correction=0)) or 1.0):

@@ -16,6 +16,7 @@ from sparsegp.baselines.exact import require_dense_size
 from sparsegp.data import Block
 from sparsegp.errors import InputError
 from sparsegp.estimators import families
+from sparsegp.estimators.choices.kernel_judges import LearnedNoise
 from sparsegp.estimators.choices.starting_points import starting_noise_kernel, starting_point
 from sparsegp.estimators.incoming import arrivals, validation
 from sparsegp.estimators.incoming.blocking import drop_weightless, labels_of_new, make_rows
@@ -147,8 +148,9 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
         listener: StepListener,
         budget: Budget,
     ) -> tuple[NoisyModel, list[Any]]:
-        start = starting_point(self, self._standardizer, block, rng)
         noise_kernel = starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng)
+        judge = LearnedNoise(noise_kernel, self.n_noise_inducing / len(block))
+        start = starting_point(self, self._standardizer, block, rng, judge)
         found = families.NoisyStart(start)
         if self.optimizer is not None:
             start_until, survey_until = budget.deadline(START_SHARE), budget.deadline(SURVEY_SHARE)

@@ -17,10 +17,21 @@ from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 LARGEST_NOISE_KERNEL_VARIANCE = 9.0
 
 
+def _lengthscale_ranges(kernel: Kernel, factor: float) -> dict[str, list[tuple[float, float]]]:
+    """The box of each parameter of f that holds log lengthscales."""
+    room = math.log(factor)
+    return {
+        f"kernel.{name}": [(value - room, value + room) for value in p.detach().ravel().tolist()]
+        for name, p in kernel.named_parameters()
+        if name.endswith("log_lengthscales")
+    }
+
+
 class JointHyperparameters(Hyperparameters):
     """Kernel and inducing inputs of f, and kernel, inducing inputs and mean of g = log noise variance.
 
     `log_lambda`, one entry a row, is there only in the parameterisation of the paper (001 eq. 11).
+    `lengthscale_factor` is how far the lengthscales of f may go from where they are now.
     """
 
     def __init__(
@@ -33,8 +44,10 @@ class JointHyperparameters(Hyperparameters):
         *,
         learn_inducing: bool = True,
         log_lambda: Tensor | None = None,
+        lengthscale_factor: float | None = None,
     ) -> None:
         super().__init__(kernel, 1.0, inducing, learn_noise=False, learn_inducing=learn_inducing)
+        self._ranges = {} if lengthscale_factor is None else _lengthscale_ranges(self.kernel, lengthscale_factor)
         self.noise_kernel = copy.deepcopy(noise_kernel)
         self.noise_inducing = nn.Parameter(
             noise_inducing.detach().clone().to(torch.float64), requires_grad=learn_inducing
@@ -85,5 +98,7 @@ class JointHyperparameters(Hyperparameters):
             elif name.startswith("noise_kernel.") and name.endswith("log_variance"):
                 highest = max(math.log(LARGEST_NOISE_KERNEL_VARIANCE), float(p.detach()))
                 box[start] = (box[start][0], highest)
+            elif name in self._ranges:
+                box[start : start + p.numel()] = self._ranges[name]
             start += p.numel()
         return box

@@ -8,6 +8,7 @@ from sklearn.base import clone
 from sparsegp.data import Block
 from sparsegp.errors import InputError
 from sparsegp.estimators.choices.kernel_choice import AUTO, CANDIDATES, best_start
+from sparsegp.estimators.choices.kernel_judges import Judge
 from sparsegp.estimators.families import Start
 from sparsegp.estimators.incoming import validation
 from sparsegp.estimators.incoming.standardizer import Standardizer
@@ -16,13 +17,15 @@ from sparsegp.kernels import get as kernel_class
 from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
 
 
-def starting_point(estimator: Any, units: Standardizer, block: Block, rng: np.random.Generator) -> Start:
-    """From `kernel`, and `noise_var` where the estimator has it.
+def starting_point(
+    estimator: Any, units: Standardizer, block: Block, rng: np.random.Generator, judge: Judge | None = None
+) -> Start:
+    """From `kernel`, and `noise_var` where the estimator has it; `judge` decides where the kernel is left to choose.
 
     A kernel's name starts from median distances; noise that is not given, from the differences between neighbours.
     """
     if is_kernel_asked(estimator):
-        named = clone(estimator).set_params(kernel=chosen_kernel(estimator, units, block, rng))
+        named = clone(estimator).set_params(kernel=chosen_kernel(estimator, units, block, rng, judge))
         return starting_point(named, units, block, rng)
     kernel, noise_var = _kernel_and_noise(estimator.kernel, units, block, rng)
     if not isinstance(estimator.kernel, str) and estimator.normalize and estimator.optimizer is not None:
@@ -40,7 +43,9 @@ def is_kernel_asked(estimator: Any) -> bool:
     return isinstance(estimator.kernel, str) and estimator.kernel == AUTO
 
 
-def chosen_kernel(estimator: Any, units: Standardizer, block: Block, rng: np.random.Generator) -> str:
+def chosen_kernel(
+    estimator: Any, units: Standardizer, block: Block, rng: np.random.Generator, judge: Judge | None = None
+) -> str:
     """The name of the best kernel, found in a share of the estimator's time budget if it has one."""
     if estimator.optimizer is None:
         raise InputError("kernel='auto' is chosen by learning, and optimizer=None learns nothing: name the kernel.")
@@ -50,7 +55,8 @@ def chosen_kernel(estimator: Any, units: Standardizer, block: Block, rng: np.ran
         named = clone(estimator).set_params(kernel=name)
         return starting_point(named, units, block, np.random.default_rng(seed))
 
-    return best_start({name: start(name) for name in CANDIDATES}, block, rng, getattr(estimator, "time_budget", None))
+    starts = {name: start(name) for name in CANDIDATES}
+    return best_start(starts, block, rng, getattr(estimator, "time_budget", None), judge)
 
 
 def starting_noise_kernel(kernel: Any, units: Standardizer, block: Block, rng: np.random.Generator) -> Kernel:

@@ -11,6 +11,7 @@ from sparsegp.baselines.exact import ExactPosterior
 from sparsegp.baselines.nystrom import NystromPosterior
 from sparsegp.committee.aggregation import Aggregation, BaseCount, Weighting
 from sparsegp.committee.experts import GaussianExpert, InnerBlocks, Process
+from sparsegp.committee.nearest import Nearest
 from sparsegp.committee.prediction import Committee
 from sparsegp.committee.reach import Reach
 from sparsegp.data import Block, Rows
@@ -141,6 +142,7 @@ RECORDS = (
             InnerBlocks,
             Innovations,
             LearningResult,
+            Nearest,
             NoiseProcess,
             NoisyExpert,
             NoisyModel,
