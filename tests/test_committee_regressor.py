@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -204,9 +205,9 @@ def test_experts_with_equal_targets_do_not_speak_for_the_others() -> None:
 NOISY = {"expert": "vhgp", "n_noise_inducing": 8}
 
 
-@pytest.mark.parametrize("changes", [{"aggregation": "rbcm"}, {"aggregation": "grbcm"}, NOISY])
+@pytest.mark.parametrize("changes", [*({"aggregation": name} for name in TABLE), NOISY])
 def test_the_nearest_experts_are_asked_and_no_others(changes: dict[str, Any], tmp_path: Any) -> None:
-    """As if the weights of all others were zero; each row has its own; a saved model does the same."""
+    """Each row has its own; a saved model does the same."""
     X, y = wave(160)
     Xs = wave(25, seed=1)[0]
     model = fixed(n_experts=8, most_asked=2, skip_tolerance=0.0, **changes).fit(X, y)
@@ -220,6 +221,32 @@ def test_the_nearest_experts_are_asked_and_no_others(changes: dict[str, Any], tm
     agree(load(tmp_path / "model.sgp").predict(Xs, return_std=True), model.predict(Xs, return_std=True), rtol=1e-7)
 
 
+@pytest.mark.parametrize("aggregation", [name for name, row in TABLE.items() if not row.communicates])
+def test_those_who_are_not_asked_might_as_well_not_be_there(aggregation: str) -> None:
+    """Moments and covariances are those of a committee of the nearest experts alone."""
+    X, y = wave(160)
+    model = fixed(n_experts=8, most_asked=2, skip_tolerance=0.0, aggregation=aggregation).fit(X, y)
+    Xs = model._standardizer.tensor(wave(60, seed=1)[0])
+    asked = model._committee.audience(Xs)
+    alike = (asked == asked[0]).all(1)
+    assert alike.sum() > 1
+    near = [expert for expert, there in zip(model._committee.experts, asked[0], strict=True) if there]
+    alone = replace(model._committee, experts=near, nearest=None)
+    (found,), (expected,) = model._committee.moments(Xs[alike]), alone.moments(Xs[alike])
+    agree((found.mean, found.var), (expected.mean, expected.var), rtol=1e-10)
+    agree(model._committee.joint(Xs[alike]), alone.joint(Xs[alike]), rtol=1e-8)
+
+
+def test_who_is_asked_depends_on_the_row_alone() -> None:
+    """Also where two centres are equally far: on a grid, with square blocks."""
+    grid = np.stack(np.meshgrid(np.arange(24.0), np.arange(24.0)), -1).reshape(-1, 2)
+    blocks = (4 * (grid[:, 0] // 6) + grid[:, 1] // 6).astype(int)
+    kernel = kernels.SquaredExponential(1.0, [4.0, 4.0])
+    model = fixed(kernel=kernel, most_asked=2, partition="random").fit(grid, np.sin(grid[:, 0]), blocks=blocks)
+    together, apart = model.predict(grid), np.concatenate([model.predict(row[None]) for row in grid])
+    agree(together, apart, rtol=1e-9)
+
+
 def test_the_nearest_are_those_whose_rows_are_centred_nearest() -> None:
     X = np.repeat([[0.0], [1.0], [5.0]], 20, axis=0) + np.linspace(-0.1, 0.1, 60)[:, None]
     kernel = kernels.SquaredExponential(1.0, [0.5])
@@ -229,8 +256,8 @@ def test_the_nearest_are_those_whose_rows_are_centred_nearest() -> None:
     assert asked.tolist() == [[True, False, False], [False, True, False], [False, False, True]]
 
 
-@pytest.mark.parametrize("most", [None, 6, 100])
-def test_a_limit_that_nobody_exceeds_changes_nothing(most: int | None) -> None:
+@pytest.mark.parametrize("most", [6, 100])
+def test_a_limit_that_nobody_exceeds_changes_nothing(most: int) -> None:
     X, y = wave(120)
     model, free = (fixed(n_experts=6, most_asked=given, aggregation="rbcm").fit(X, y) for given in (most, None))
     agree(model.predict(X, return_std=True), free.predict(X, return_std=True), rtol=1e-12)

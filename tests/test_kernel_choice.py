@@ -71,7 +71,8 @@ def test_learned_noise_does_not_hide_the_kernel(model, kernel, allowed):
     assert type(model.fit(*noisy_in_places(kernel)).kernel_).__name__ in allowed
 
 
-def test_the_judge_of_learned_noise_compares_on_the_same_cells_and_above_the_same_floor():
+def test_the_judge_of_learned_noise_leaves_nothing_behind():
+    """A score does not depend on those given before it."""
     X, y = noisy_in_places(SMOOTH)
     block = Block(torch.from_numpy(X), torch.from_numpy(y))
     given = kernel_judges.LearnedNoise(kernels.SquaredExponential(1.0, [1.0]), 0.05)
@@ -147,6 +148,14 @@ def test_a_budget_bounds_the_choice(budget, tried, scored):
     assert scored[:2] == tried
     assert len(scored) == (len(starts) if budget is None else len(tried))
     assert tried or chosen == "matern32"
+
+
+def test_without_time_to_compare_two_kernels_the_first_is_taken(monkeypatch):
+    X, y = noisy_in_places(ROUGH, 80)
+    given = {"n_inducing": 10, "n_noise_inducing": 5, "random_state": 0}
+    monkeypatch.setattr(kernel_judges.LearnedNoise, "prepared", None)  # not reached
+    model = HeteroscedasticGPRegressor(kernel="auto", time_budget=25.0, **given).fit(X, y)
+    assert type(model.kernel_).__name__ == "Matern32"
 
 
 def test_a_chosen_approximation_has_the_kernel_chosen_once(scored):

@@ -22,5 +22,6 @@ class Nearest:
     def audience(self, X: Tensor) -> Tensor:
         """Whether each expert (column) may be asked about each row of X; depends on that row alone."""
         near = torch.zeros(X.shape[0], len(self.centres), dtype=torch.bool)
-        closest = torch.cdist(X * self.metric, self.centres).topk(self.most, largest=False).indices
-        return near.scatter_(1, closest, True)
+        # differences, not products: their rounding would depend on the other rows and decide between equal distances
+        distance = torch.cdist(X * self.metric, self.centres, compute_mode="donot_use_mm_for_euclid_dist")
+        return near.scatter_(1, distance.argsort(dim=1, stable=True)[:, : self.most], True)

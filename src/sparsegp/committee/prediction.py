@@ -55,9 +55,13 @@ class Committee:
         ask = partial(self._ask, X, bases, self._influence(X), self._near(X))
         answers = map_in_threads(ask, range(len(self.experts)), self.n_jobs)
         return tuple(
-            aggregate(self.row, base, _opinions(answers, function), len(self.experts))
-            for function, base in enumerate(bases)
+            aggregate(self.row, base, _opinions(answers, function), self.n_asked) for function, base in enumerate(bases)
         )
+
+    @property
+    def n_asked(self) -> int:
+        """How many experts a row has: all of them, or the nearest."""
+        return len(self.experts) if self.nearest is None else self.nearest.most
 
     def _bases(self, X: Tensor) -> tuple[Moments, ...]:
         if self.common is None:
@@ -90,13 +94,14 @@ class Committee:
         # the first expert after a communications expert has weight 1 everywhere
         if self.tolerance <= 0.0 or (self.common is not None and (influence is None or k == 0)):
             return everybody
-        asked = torch.zeros_like(everybody)
+        asked, candidates = torch.zeros_like(everybody), everybody.nonzero()[:, 0]
         for process, reach, base in zip(self.processes, self.experts[k].reaches, bases, strict=True):
             if reach is None or (self.common is not None and reach.echo is None):
                 return everybody
-            largest = reach.largest_covariance(X, process.kernel, influence)
-            asked |= reach.covers(largest, base.var, self.row, len(self.experts), self.tolerance)
-        return asked & everybody
+            own_influence = None if influence is None else influence[candidates]
+            largest = reach.largest_covariance(X[candidates], process.kernel, own_influence)
+            asked[candidates] |= reach.covers(largest, base.var[candidates], self.row, self.n_asked, self.tolerance)
+        return asked
 
     def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and covariance of f at the rows of X together: the variances are those of `moments`.
@@ -107,10 +112,12 @@ class Committee:
         aggregated = self.moments(X)[0]
         base_mean, base_cov = self.processes[0].joint(X) if self.common is None else self.common.joint(X)
         base = Moments(base_mean, base_cov.diagonal())
-        n, near = len(self.experts), self._near(X)
+        n, near = self.n_asked, self._near(X)
         spent, total = torch.zeros_like(base_mean), torch.full_like(base_mean, self.row.first_total)
         cov = torch.zeros_like(base_cov)
         for k, expert in enumerate(self.experts):
+            if near is not None and not near[:, k].any():
+                continue
             mean, own_cov = expert.joint(X)
             own_var = torch.maximum(own_cov.diagonal(), SMALLEST_VARIANCE * base.var)
             opinion = Opinion(k, EVERYWHERE, Moments(mean, own_var))

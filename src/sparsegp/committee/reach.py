@@ -62,7 +62,7 @@ class Reach:
 def box_covariance(kernel: Kernel, X: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """max over z in the box of k(x, z), for kernels that decrease with every |x_d - z_d|: that of the nearest z."""
     gap = X - torch.minimum(torch.maximum(X, lower), upper)
-    return kernel(gap, torch.zeros_like(gap[:1]))[:, 0]
+    return kernel(gap, gap.new_zeros(1, gap.shape[1]))[:, 0]
 
 
 def decreases(kernel: Kernel) -> bool:

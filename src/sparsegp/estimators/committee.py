@@ -135,6 +135,11 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         """
         started = time.perf_counter()
         kind, row = self._checked_parameters()
+        if self.most_asked is not None and self.partition == "random" and blocks is None:
+            raise InputError(
+                "most_asked= asks the experts nearest to a row, and with partition='random' none is nearer than "
+                "another: use partition='kmeans', or leave most_asked=None."
+            )
         batch = arrivals.training_batch(self, X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
         if batch.noise_var is not None and kind.noisy:
             raise InputError(f"expert={self.expert!r} learns the noise: give noise_var= per row to other experts only.")
@@ -160,7 +165,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         rng: np.random.Generator,
         listener: StepListener,
     ) -> CommitteeProblem:
-        n_experts = self._n_experts(len(block))
+        n_experts = self._n_experts(len(block)) if labels is None else len(np.unique(labels))
         noise_kernel = starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng)
         judge = LearnedNoise(noise_kernel, self.n_noise_inducing * n_experts / len(block)) if kind.noisy else None
         start = starting_point(self, self._standardizer, block, rng, judge)
@@ -229,11 +234,6 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         if not 0.0 <= float(self.skip_tolerance) < 1.0:
             raise InputError(
                 f"skip_tolerance must be at least 0 (ask everybody) and below 1; got {self.skip_tolerance!r}."
-            )
-        if self.most_asked is not None and self.partition == "random":
-            raise InputError(
-                "most_asked= asks the experts nearest to a row, and with partition='random' none is nearer than "
-                "another: use partition='kmeans', or leave most_asked=None."
             )
         kind = ExpertKind.get(self.expert, self.power)
         usual = "tpoe" if kind.noisy else "grbcm"

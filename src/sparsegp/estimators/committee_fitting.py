@@ -196,7 +196,7 @@ def _with_learned_noise(
         first,
         start.mean,
         learn_inducing=False,
-        lengthscale_factor=FARTHEST_LENGTHSCALES,
+        lengthscale_factor=FARTHEST_LENGTHSCALES if len(shares) > 1 else None,
     )
     return [recipe.plan(block.take(index)) for index in shares], hyper
 

@@ -151,9 +151,9 @@ def noisy_start(
     Noise is nowhere below a share of what a smooth model leaves unexplained: else a rough f passes through every row,
     the noise falls to its floor, and a repeated input with another target is called impossible.
     """
-    schedule = SURVEY if local else THOROUGH_SURVEY
     own_start = Start(deepcopy(start.kernel), start.noise_var)
-    smooth = survey(block, own_start, optimizer, rng, on_survey_step or on_step, schedule)
+    watched = (on_survey_step or on_step, SURVEY) if local else (on_step, THOROUGH_SURVEY)
+    smooth = survey(block, own_start, optimizer, rng, *watched)
     least = LEAST_NOISE_SHARE * smooth.noise_var
     found = scout(block, start, optimizer, rng, on_step) if local else smooth
     if found.noise_var <= SUSPICIOUS_NOISE * (float(block.y.var(correction=0)) or 1.0):

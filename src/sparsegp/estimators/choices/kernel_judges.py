@@ -35,6 +35,10 @@ ITERATIONS, TOLERANCE = 20, 1e-5
 class Judge(Protocol):
     """Gives a learned kernel its score."""
 
+    @property
+    def fewest_seconds(self) -> float:
+        """What a comparison of two kernels takes."""
+
     def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "Judge":
         """With everything that does not depend on the kernel; `common` has the lengthscales that all start from."""
 
@@ -47,6 +51,10 @@ class HeldOutRows:
     """For constant noise: the mean log density of held-out rows given their neighbours."""
 
     n_neighbours: int
+
+    @property
+    def fewest_seconds(self) -> float:
+        return 2.0
 
     def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "HeldOutRows":
         return self
@@ -73,6 +81,10 @@ class LearnedNoise:
     cells: Rows | None = None
     least_noise_var: float = 0.0
 
+    @property
+    def fewest_seconds(self) -> float:
+        return 10.0
+
     def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "LearnedNoise":
         metric = kernel_metric(common.kernel, block.X.shape[1]).to(block.X)
         found = neighbourhoods.neighbourhoods(block, metric, N_CELLS, CELL_ROWS, rng)
@@ -85,7 +97,8 @@ class LearnedNoise:
         noise_var = max(float(hyper.noise_var), self.least_noise_var)
         limits = limits_of(block, noise_var, self.least_noise_var)
         try:
-            start = local_noise_start(self.cells, hyper.kernel, noise_var, self.noise_kernel, limits, rng)
+            noise_kernel = deepcopy(self.noise_kernel)
+            start = local_noise_start(self.cells, hyper.kernel, noise_var, noise_kernel, limits, rng)
             plans = self._plans(self.cells, hyper.kernel, start.kernel, limits, rng)
             first = block.X[:1]
             joint = JointHyperparameters(hyper.kernel, first, start.kernel, first, start.mean, learn_inducing=False)
@@ -97,10 +110,11 @@ class LearnedNoise:
     def _plans(
         self, cells: Rows, kernel: Kernel, noise_kernel: Kernel, limits: Limits, rng: np.random.Generator
     ) -> list[NoisyPlan]:
-        n_noise_inducing = max(1, round(self.inducing_per_row * CELL_ROWS))
+        blocks = list(cells.blocks())
+        n_noise_inducing = max(1, round(self.inducing_per_row * len(blocks[0])))
         exact = approximations.get("exact")
         recipe = NoisyRecipe(exact, 1, n_noise_inducing, "kmeans", kernel, noise_kernel, limits.noise_var, rng)
-        return [recipe.plan(cell) for cell in cells.blocks()]
+        return [recipe.plan(block) for block in blocks]
 
 
 def learned(

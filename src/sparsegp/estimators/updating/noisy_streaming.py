@@ -4,6 +4,7 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
@@ -16,6 +17,7 @@ from sparsegp.engines.innovations import Innovations
 from sparsegp.estimators.incoming import arrivals
 from sparsegp.estimators.incoming.blocking import Blocking, drop_weightless
 from sparsegp.estimators.incoming.standardizer import Standardizer
+from sparsegp.estimators.shell import all_or_nothing
 from sparsegp.estimators.updating import placing
 from sparsegp.estimators.updating.kept_rows import Kept, KeptRows
 from sparsegp.estimators.updating.recent_level import RecentLevel
@@ -49,6 +51,7 @@ class NoisyStreamingMixin:
     def fit(self, X: Any, y: Any = None, **given: Any) -> Self:
         """Learn hyper-parameters and the posteriors of f and g."""
 
+    @all_or_nothing
     def partial_fit(
         self,
         X: Any,
@@ -65,9 +68,9 @@ class NoisyStreamingMixin:
         A batch without rows changes nothing; one with an error leaves the model as it was.
         """
         if "_model" not in vars(self):
-            if blocks is None:
+            if blocks is None and placing.batch_is_block(self._checked_parameters()):
                 batch = arrivals.training_batch(self, X, y, target=target, sample_weight=sample_weight)
-                blocks = placing.first_labels(self._checked_parameters(), len(batch))
+                blocks = np.zeros(len(batch), dtype=np.int64)
             return self.fit(X, y, sample_weight=sample_weight, blocks=blocks, target=target)
         batch = arrivals.later_batch(self, X, y, target=target, sample_weight=sample_weight)
         block, labels = self._noisy_block(batch, blocks)

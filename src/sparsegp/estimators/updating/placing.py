@@ -37,9 +37,9 @@ def placed(
     return replace(streamed, kept=kept), blocking, numbers
 
 
-def first_labels(row: Approximation, n_rows: int) -> ArrayLike | None:
-    """Of the rows that begin a stream: where blocks are not places, every batch is one, and so is the first."""
-    return np.zeros(n_rows, dtype=np.int64) if row.by_block and not row.is_local else None
+def batch_is_block(row: Approximation) -> bool:
+    """Where blocks are not places every batch of a stream is one, and so is the first."""
+    return row.by_block and not row.is_local
 
 
 def _require_size(kept: KeptRows, numbers: Tensor) -> None:

@@ -182,8 +182,8 @@ class StreamingMixin:
         _require_statistics(row)
         if choosing.untried(self) is not self.approximation:
             return self._fit_untried(X, y, **given, blocks=blocks, target=target, client=client)
-        if blocks is None and client is None:
-            blocks = placing.first_labels(row, len(arrivals.training_batch(self, X, y, target=target, **given)))
+        if placing.batch_is_block(row) and blocks is None and client is None:
+            blocks = np.zeros(len(arrivals.training_batch(self, X, y, target=target, **given)), dtype=np.int64)
         return self.fit(X, y, **given, blocks=blocks, target=target, client=client)
 
     def _check_stream_parameters(self, row: Approximation) -> None:
