@@ -72,10 +72,11 @@ def test_learned_noise_does_not_hide_the_kernel(model, kernel, allowed):
 
 
 def test_the_judge_of_learned_noise_leaves_nothing_behind():
-    """A score does not depend on those given before it."""
-    X, y = noisy_in_places(SMOOTH)
+    """A score does not depend on those given before it: residuals that show no variation fall back on the kernel given,
+    with a smaller variance."""
+    X, y = drawn(SMOOTH)
     block = Block(torch.from_numpy(X), torch.from_numpy(y))
-    given = kernel_judges.LearnedNoise(kernels.SquaredExponential(1.0, [1.0]), 0.05)
+    given = kernel_judges.LearnedNoise(kernels.SquaredExponential(8.0, [1.0]), 0.05)
     common = Hyperparameters(SMOOTH, 0.1, block.X[:1], learn_inducing=False)
     judge = given.prepared(block, common, np.random.default_rng(0))
     assert judge.least_noise_var > 0.0
@@ -84,6 +85,7 @@ def test_the_judge_of_learned_noise_leaves_nothing_behind():
         hyper = Hyperparameters(SMOOTH, 0.1, block.X[:1], learn_inducing=False)
         scores.append(judge.score(hyper, block, np.random.default_rng(3)))
     assert scores[0] == scores[1] > -np.inf
+    assert float(given.noise_kernel.log_variance.detach().exp()) == pytest.approx(8.0)
 
 
 def test_a_kernel_that_cannot_be_factorised_is_of_no_use(monkeypatch):
