@@ -175,6 +175,17 @@ def test_copies_and_repetitions_predict_the_same(expert: str) -> None:
             np.testing.assert_allclose(got, reference, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize(("expert", "aggregation"), [("vshgp", "rbcm"), ("exact", "grbcm")])
+def test_processes_give_the_model_of_threads(expert: str, aggregation: str) -> None:
+    X, y = wave(150)
+    settings = {"aggregation": aggregation, "n_experts": 3, "n_inducing": 10, "n_noise_inducing": 5, "random_state": 4}
+    gp = CommitteeGPRegressor(expert=expert, n_jobs=2, **settings).fit(X, y)
+    other = clone(gp).set_params(backend="processes").fit(X, y)
+    agree(other.predict(X, return_std=True), gp.predict(X, return_std=True), rtol=1e-5)
+    assert other.info_["evaluations"] == gp.info_["evaluations"]
+    assert pickle.loads(pickle.dumps(other)).predict(X[:1]) == other.predict(X[:1])
+
+
 def test_scikit_learn_conventions() -> None:
     check_estimator(
         CommitteeGPRegressor(n_experts=2, optimizer=None, random_state=0),
@@ -273,6 +284,7 @@ def test_a_limit_that_nobody_exceeds_changes_nothing(most: int) -> None:
         ({"partition": "grid"}, "kmeans"),
         ({"n_experts": 0}, "at least 1"),
         ({"n_jobs": -1}, "at least 1"),
+        ({"backend": "mpi"}, "'threads', 'processes'"),
         ({"n_inducing": 2.5}, "whole number"),
         ({"inducing": "grid"}, "greedy"),
         ({"skip_tolerance": -1.0}, "at least 0"),

@@ -1,4 +1,4 @@
-"""Worker: seconds of a committee of experts with learned noise, at a number of threads."""
+"""Worker: seconds of a committee of experts with learned noise, in threads, processes or on Dask workers."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from sparsegp.metrics import rmse
 
 
 @contextmanager
-def workers(n_processes: int) -> Iterator[dict[str, Any]]:
-    """What `fit` needs to work in that many processes of one thread each; none: in this one."""
-    if not n_processes:
+def workers(n_workers: int) -> Iterator[dict[str, Any]]:
+    """What `fit` needs for that many Dask workers of one thread each; none: no cluster."""
+    if not n_workers:
         yield {}
         return
-    with LocalCluster(n_processes, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         yield {"cluster": cluster}
 
 
 def main(folder: str) -> None:
     problem, options = read_job(folder)
-    n_threads, n_processes = options.pop("n_threads"), options.pop("n_processes", 0)
-    torch.set_num_threads(n_threads)
-    model = CommitteeGPRegressor(**options, n_jobs=n_threads, random_state=0)
+    n_workers = options.pop("n_workers", 0)
+    torch.set_num_threads(options["n_jobs"])
+    model = CommitteeGPRegressor(**options, random_state=0)
     memory = PeakMemory()
-    with workers(n_processes) as where:
+    with workers(n_workers) as where:
         seconds = seconds_of(lambda: model.fit(problem["X"], problem["y"], blocks=problem.get("blocks"), **where))
     facts = {
         "seconds": seconds,

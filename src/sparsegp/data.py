@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparsegp import threads
+
 CHUNK_ROWS = 1024
 
 
@@ -36,6 +38,12 @@ class Block:
     def n_rows(self) -> float:
         """Number of rows, each counted with its weight."""
         return float(len(self)) if self.weight is None else float(self.weight.sum())
+
+    @property
+    def target_variance(self) -> float:
+        """Every row counts once; 1 for equal targets. Its last digits do not depend on the number of threads."""
+        with threads.single():
+            return float(self.y.var(correction=0)) or 1.0
 
 
 @dataclass(frozen=True)

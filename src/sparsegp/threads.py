@@ -3,9 +3,9 @@
 Products and factorisations of a few hundred rows gain little from a second BLAS thread, two of them side by side do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -34,6 +34,22 @@ def run(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def single() -> Iterator[None]:
+    """Within, torch and scikit-learn compute in this thread alone.
+
+    For work on a few thousand rows: a second thread costs more than it gives, and the last digits of sums would depend
+    on the number of threads.
+    """
+    before = available()
+    torch.set_num_threads(1)
+    try:
+        with _all_pools().limit(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def one_scipy_thread() -> AbstractContextManager[Any]:
     """Within, the BLAS of numpy and scipy has one thread; that of torch keeps its own.
 
@@ -46,4 +62,9 @@ def one_scipy_thread() -> AbstractContextManager[Any]:
 
 @cache
 def _openblas() -> ThreadpoolController:
-    return ThreadpoolController().select(internal_api="openblas")
+    return _all_pools().select(internal_api="openblas")
+
+
+@cache
+def _all_pools() -> ThreadpoolController:
+    return ThreadpoolController()

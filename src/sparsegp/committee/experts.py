@@ -113,6 +113,10 @@ class ExpertPlan(Protocol):
     def has_inducing(self) -> bool:
         """Whether the expert has inducing inputs of its own to learn."""
 
+    @property
+    def work(self) -> float:
+        """What an evaluation costs, in multiplications up to a factor; for sharing experts out."""
+
     def hyperparameters(self, shared: Hyperparameters, *, learn_inducing: bool = False) -> Hyperparameters:
         """A private copy of the shared hyper-parameters with the expert's own inducing inputs."""
 

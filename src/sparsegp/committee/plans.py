@@ -37,6 +37,10 @@ class DensePlan:
     def has_inducing(self) -> bool:
         return False
 
+    @property
+    def work(self) -> float:
+        return float(len(self.block)) ** 3
+
     def hyperparameters(self, shared: Hyperparameters, *, learn_inducing: bool = False) -> Hyperparameters:
         return _private_copy(shared, self.block.X[:1], learn_inducing=False)
 
@@ -73,6 +77,10 @@ class SparsePlan:
     def has_inducing(self) -> bool:
         """As many inducing inputs as rows are exact already: moving them gains nothing."""
         return len(self.inducing) < len(self.rows)
+
+    @property
+    def work(self) -> float:
+        return float((len(self.rows) + len(self.inducing)) * len(self.inducing) ** 2)
 
     def hyperparameters(self, shared: Hyperparameters, *, learn_inducing: bool = False) -> Hyperparameters:
         return _private_copy(shared, self.inducing, learn_inducing=learn_inducing)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sparsegp.committee.experts import Expert, ExpertPlan, Trained
 from sparsegp.committee.parallel import map_in_threads
@@ -34,14 +35,14 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class _Member:
+class Member:
     """An expert's objective and its private copy of the shared hyper-parameters, in which its gradient is left."""
 
     objective: Objective
     hyper: Hyperparameters
 
     @classmethod
-    def of(cls, plan: ExpertPlan, shared: Hyperparameters) -> "_Member":
+    def of(cls, plan: ExpertPlan, shared: Hyperparameters) -> "Member":
         return cls(plan.objective, plan.hyperparameters(shared))
 
 
@@ -52,7 +53,7 @@ class CommitteeObjective:
     The sum runs in the order of the experts whatever the number of threads, so the value does not depend on it.
     """
 
-    members: Sequence[_Member]
+    members: Sequence[Member]
     n_jobs: int | None = None
 
     @property
@@ -63,19 +64,22 @@ class CommitteeObjective:
     def of(
         cls, plans: Sequence[ExpertPlan], shared: Hyperparameters, n_jobs: int | None = None
     ) -> "CommitteeObjective":
-        return cls([_Member.of(plan, shared) for plan in plans], n_jobs)
+        return cls([Member.of(plan, shared) for plan in plans], n_jobs)
 
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
         hyper.clear_gradient()
-        vector = hyper.vector()
+        values = self.evaluate(hyper.vector())
+        hyper.add_gradients(member.hyper for member in self.members)
+        return float(sum(values))
 
-        def evaluate(member: _Member) -> float:
+    def evaluate(self, vector: NDArray[np.float64]) -> list[float]:
+        """J_i of every expert; its gradient is left in the expert's own hyper-parameters."""
+
+        def value(member: Member) -> float:
             member.hyper.load_vector(vector)
             return member.objective.value_and_gradient(member.hyper)
 
-        values = map_in_threads(evaluate, self.members, self.n_jobs)
-        hyper.add_gradients(member.hyper for member in self.members)
-        return float(sum(values))
+        return map_in_threads(value, self.members, self.n_jobs)
 
 
 class Crew(Protocol):

@@ -1,17 +1,18 @@
 """Committees on workers: every expert lives on one of them, and only hyper-parameters and gradients travel."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparsegp.committee.experts import ExpertPlan, Trained
+from sparsegp.committee.shares import Answer, Share, add_up, answers_of, largest_first, shared_out
 from sparsegp.committee.training import CommitteeObjective, Lesson, Threads, own_inducing, train
 from sparsegp.distributed.connecting import connected, worker_threads
-from sparsegp.distributed.messages import Gradients, add_gradients, gradients_of, packed, unpacked
+from sparsegp.distributed.messages import packed, unpacked
 from sparsegp.distributed.rounds import gathered, submit
-from sparsegp.distributed.worker_tasks import all_threads
+from sparsegp.distributed.worker_tasks import all_threads, torch_threads
 from sparsegp.learning.hyperparameters import Hyperparameters
 
 
@@ -19,7 +20,16 @@ from sparsegp.learning.hyperparameters import Hyperparameters
 def crew(client: Any) -> Iterator["DaskCrew"]:
     """The workers of a Dask client, of a cluster, or of the scheduler at an address."""
     with connected(client) as cluster:
-        yield DaskCrew(cluster, tuple(worker_threads(cluster)))
+        yield DaskCrew(cluster, worker_threads(cluster))
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An expert's plan, the worker that is its home, and the future of the plan there."""
+
+    plan: ExpertPlan
+    home: str
+    future: Any
 
 
 @dataclass(frozen=True)
@@ -27,17 +37,17 @@ class DaskCrew:
     """`Crew` of a committee. The rows of an expert are sent once, with its plan, to the worker that is its home."""
 
     client: Any
-    homes: tuple[str, ...]
-    _placed: dict[int, tuple[ExpertPlan, str, Any]] = field(default_factory=dict, repr=False, compare=False)
+    n_threads: Mapping[str, int]
+    # By the id of the plan, which must not pass to another one: `Placed` holds the plan.
+    _placed: dict[int, Placed] = field(default_factory=dict, repr=False, compare=False)
 
     def objective(self, plans: Sequence[ExpertPlan], shared: Hyperparameters) -> "DaskCommitteeObjective":
-        placed, message = [self._place(plan) for plan in plans], packed(shared)
-        shares = [
-            submit(self.client, first_evaluation, [plan for where, plan in placed if where == home], message, home=home)
-            for home in self.homes
+        shares, message = self._share_out(plans), packed(shared)
+        last = [
+            submit(self.client, first_evaluation, self._futures(plans, share), message, home=share.home)
+            for share in shares
         ]
-        n_rows = sum(plan.objective.n_rows for plan in plans)
-        return DaskCommitteeObjective(self.client, self.homes, shares, n_rows)
+        return DaskCommitteeObjective(self.client, shares, last, sum(plan.objective.n_rows for plan in plans))
 
     def with_learned_inducing(
         self, plans: Sequence[ExpertPlan], hyper: Hyperparameters, lesson: Lesson
@@ -49,99 +59,102 @@ class DaskCrew:
     def train(
         self, plans: Sequence[ExpertPlan], hyper: Hyperparameters, common: ExpertPlan | None = None
     ) -> list[Trained]:
-        shared = None if common is None else self._place(common)[1]
+        if common is not None:
+            self._share_out([common])
+        shared = None if common is None else self._placed[id(common)].future
         return [unpacked(answer) for answer in self._each(trained, plans, packed(hyper), shared)]
 
     def _each(self, task: Any, plans: Sequence[ExpertPlan], *given: Any) -> list[Any]:
-        placed = [self._place(plan) for plan in plans]
-        return gathered(self.client, [submit(self.client, task, plan, *given, home=home) for home, plan in placed])
+        """One task an expert; a worker runs as many side by side as it has threads."""
+        self._share_out(plans)
+        n_threads = max(1, sum(self.n_threads.values()) // max(1, len(plans)))
+        futures: dict[int, Any] = {}
+        for place in largest_first([plan.work for plan in plans]):
+            placed = self._placed[id(plans[place])]
+            futures[place] = submit(self.client, task, n_threads, placed.future, *given, home=placed.home)
+        return gathered(self.client, [futures[place] for place in range(len(plans))])
 
-    def _place(self, plan: ExpertPlan) -> tuple[str, Any]:
-        """The home of an expert and the future of its plan there: all wait for the slowest, so rows are balanced."""
-        if id(plan) not in self._placed:
-            home = min(self.homes, key=self._n_rows)
-            with warnings.catch_warnings():
-                # Its rows have no other home than the task itself, from which a lost expert is made again.
-                warnings.filterwarnings("ignore", message="Sending large graph")
-                self._note(plan, home, submit(self.client, unpacked, packed(plan), home=home))
-        return self._placed[id(plan)][1:]
+    def _share_out(self, plans: Sequence[ExpertPlan]) -> list[Share[str]]:
+        """Every expert has a home, which has its plan."""
+        settled = {k: self._placed[id(plan)].home for k, plan in enumerate(plans) if id(plan) in self._placed}
+        shares = shared_out([plan.work for plan in plans], self.n_threads, settled)
+        for share in shares:
+            for place in share.places:
+                if place not in settled:
+                    self._send(plans[place], share.home)
+        return shares
 
-    def _n_rows(self, home: str) -> int:
-        return sum(plan.objective.n_rows for plan, where, _ in self._placed.values() if where == home)
+    def _send(self, plan: ExpertPlan, home: str) -> None:
+        with warnings.catch_warnings():
+            # Its rows have no other home than the task itself, from which a lost expert is made again.
+            warnings.filterwarnings("ignore", message="Sending large graph")
+            self._placed[id(plan)] = Placed(plan, home, submit(self.client, unpacked, packed(plan), home=home))
+
+    def _futures(self, plans: Sequence[ExpertPlan], share: Share[str]) -> list[Any]:
+        return [self._placed[id(plans[place])].future for place in share.places]
 
     def _improved(self, plan: ExpertPlan, own: bytes | None) -> ExpertPlan:
         """With inducing inputs learned by its worker, which has the rows already."""
         if own is None:
             return plan
-        home, before = self._place(plan)
-        after = plan.with_inducing_of(unpacked(own))
-        self._note(after, home, submit(self.client, with_inducing_of, before, own, home=home))
+        before, after = self._placed[id(plan)], plan.with_inducing_of(unpacked(own))
+        future = submit(self.client, with_inducing_of, before.future, own, home=before.home)
+        self._placed[id(after)] = Placed(after, before.home, future)
         return after
-
-    def _note(self, plan: ExpertPlan, home: str, future: Any) -> None:
-        # the plan is held too: its id must not pass to another one
-        self._placed[id(plan)] = (plan, home, future)
 
 
 @dataclass
 class DaskCommitteeObjective:
-    """`CommitteeObjective` with a share of the experts on each worker, pre-summed there and added in order.
+    """`CommitteeObjective` with a share of the experts on each worker.
 
-    `shares` are futures of the last `Evaluation`: experts start where they ended, so a lost share is made again by
-    the same evaluations from its plans.
+    `last` are futures of the last `Evaluation` of each share: experts start where they ended, so a lost share is made
+    again by the same evaluations from its plans.
     """
 
     client: Any
-    homes: tuple[str, ...]
-    shares: list[Any]
+    shares: list[Share[str]]
+    last: list[Any]
     n_rows: int
 
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
         hyper.clear_gradient()
         vector = hyper.vector()
-        self.shares = [
-            submit(self.client, next_evaluation, share, vector, home=home)
-            for share, home in zip(self.shares, self.homes, strict=True)
+        self.last = [
+            submit(self.client, next_evaluation, before, vector, home=share.home)
+            for before, share in zip(self.last, self.shares, strict=True)
         ]
-        answers = gathered(self.client, [submit(self.client, answer_of, share) for share in self.shares])
-        for _, gradients in answers:
-            add_gradients(hyper, gradients)
-        return float(sum(value for value, _ in answers))
+        answers = gathered(self.client, [submit(self.client, said, evaluation) for evaluation in self.last])
+        return add_up(hyper, self.shares, answers)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Of one share: its objective, its copy of the shared hyper-parameters, and the sum over its experts."""
+    """Of one share: its objective, and what its experts said last."""
 
     objective: CommitteeObjective
-    hyper: Hyperparameters
-    value: float = 0.0
-    gradients: Gradients = ()
+    answers: Sequence[Answer] = ()
 
 
 def first_evaluation(plans: list[ExpertPlan], message: bytes) -> Evaluation:
     """Runs on a worker: nothing is evaluated yet."""
-    shared = unpacked(message)
-    return Evaluation(CommitteeObjective.of(plans, shared), shared)
+    return Evaluation(CommitteeObjective.of(plans, unpacked(message)))
 
 
 def next_evaluation(before: Evaluation, vector: Any) -> Evaluation:
     """Runs on a worker."""
-    hyper = before.hyper
-    hyper.load_vector(vector)
     with all_threads():
-        value = before.objective.value_and_gradient(hyper)
-    return Evaluation(before.objective, hyper, value, gradients_of(hyper))
+        return Evaluation(before.objective, answers_of(before.objective, vector))
 
 
-def answer_of(evaluation: Evaluation) -> tuple[float, Gradients]:
-    return evaluation.value, evaluation.gradients
+def said(evaluation: Evaluation) -> Sequence[Answer]:
+    """Runs on a worker."""
+    return evaluation.answers
 
 
-def learned_inducing(plan: ExpertPlan, message: bytes) -> bytes | None:
+def learned_inducing(n_threads: int, plan: ExpertPlan, message: bytes) -> bytes | None:
     """Runs on a worker: the expert's own hyper-parameters with its learned inducing inputs, if it has any."""
     hyper, lesson = unpacked(message)
-    with all_threads():
+    with torch_threads(n_threads):
         own = own_inducing(plan, hyper, lesson)
     return None if own is None else packed(own)
 
@@ -151,7 +164,7 @@ def with_inducing_of(plan: ExpertPlan, own: bytes) -> ExpertPlan:
     return plan.with_inducing_of(unpacked(own))
 
 
-def trained(plan: ExpertPlan, message: bytes, common: ExpertPlan | None) -> bytes:
+def trained(n_threads: int, plan: ExpertPlan, message: bytes, common: ExpertPlan | None) -> bytes:
     """Runs on a worker."""
-    with all_threads():
+    with torch_threads(n_threads):
         return packed(train(plan, unpacked(message), common))

@@ -15,6 +15,7 @@ from sparsegp.distributed.connecting import dask_package
 from sparsegp.estimators.updating.stream_state import RowSum
 from sparsegp.kernels import Kernel
 from sparsegp.learning.adjoint import SharedAdjoint
+from sparsegp.learning.gradients import Gradients, gradients_of
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import AdjointTotals
 from sparsegp.posterior import InducingPosterior
@@ -22,8 +23,6 @@ from sparsegp.prior import SparsePrior
 from sparsegp.statistics import BlockStatistics
 
 Array = NDArray[np.float64]
-Gradients = tuple[Array | None, ...]
-"""Of every parameter; None: not learned."""
 RowFacts = tuple[int, int, Array, float, float | None]
 
 
@@ -156,17 +155,6 @@ class PackedAdjoint:
     def n_bytes(self) -> int:
         gram = 0 if self.residual_gram is None else self.residual_gram.nbytes
         return 8 + gram + sum(part.nbytes for part in self.gradients if part is not None)
-
-
-def gradients_of(hyper: Hyperparameters) -> Gradients:
-    return tuple(None if p.grad is None else p.grad.cpu().numpy() for p in hyper.parameters())
-
-
-def add_gradients(hyper: Hyperparameters, gradients: Gradients) -> None:
-    for p, part in zip(hyper.parameters(), gradients, strict=True):
-        if part is not None:
-            gradient = torch.from_numpy(np.array(part)).to(p)
-            p.grad = gradient if p.grad is None else p.grad + gradient
 
 
 def packed(message: Any) -> bytes:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from sparsegp.data import Rows
 from sparsegp.distributed import worker_tasks
-from sparsegp.distributed.messages import Model, Question, add_gradients, packed
+from sparsegp.distributed.messages import Model, Question, packed
 from sparsegp.distributed.rounds import Traffic, gathered, submit
+from sparsegp.learning.gradients import add_gradients
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import AdjointTotals
 from sparsegp.posterior import InducingPosterior

@@ -1,7 +1,7 @@
 """What workers do with their share of the rows. Every function is pure: a lost result is computed again."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,16 @@ from sparsegp.sources.survey import valid_batches, with_weight
 from sparsegp.statistics import BlockStatistics
 
 
-@contextmanager
-def all_threads() -> Iterator[None]:
+def all_threads() -> AbstractContextManager[None]:
     """Within, a task uses all threads of its worker: there is one task for each worker in a round."""
+    return torch_threads(dask_package("distributed").get_worker().state.nthreads)
+
+
+@contextmanager
+def torch_threads(n_threads: int) -> Iterator[None]:
     keep_freed_memory()
     before = torch.get_num_threads()
-    torch.set_num_threads(dask_package("distributed").get_worker().state.nthreads)
+    torch.set_num_threads(n_threads)
     try:
         with linalg.flushed_denormals():
             yield

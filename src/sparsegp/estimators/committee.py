@@ -3,9 +3,9 @@
 import math
 import time
 import warnings
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from sparsegp import linalg
-from sparsegp.committee import aggregation
+from sparsegp import linalg, threads
+from sparsegp.committee import aggregation, processes
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.committee.division import CHOICES as PARTITIONS
+from sparsegp.committee.training import Crew, Threads
 from sparsegp.data import Block
 from sparsegp.errors import InputError
 from sparsegp.estimators import committee_fitting
@@ -34,6 +35,7 @@ from sparsegp.inducing import CHOICES as INDUCING_CHOICES
 from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import to_block
 
+BACKENDS = ("threads", "processes")
 ROWS_PER_EXPERT = 500
 NOISE_SAMPLE_ROWS = 2048
 
@@ -61,7 +63,9 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
     most_asked : experts asked about a row at the most, those whose rows are centred nearest to it; None: no limit but
         `skip_tolerance`. It bounds what a prediction costs, however many experts there are (docs/committees.md).
     normalize : standardise X and y inside; predictions come back in the user's units.
-    n_jobs : experts computed at the same time, each in a thread of its own; None uses all cores.
+    n_jobs : experts computed at the same time, each with one core; None uses all cores.
+    backend : where they are computed during `fit`, "threads" or "processes". Processes take a few seconds to start and
+        are faster where learning takes minutes; the model is the same. Predictions always use threads.
 
     Attributes
     ----------
@@ -90,6 +94,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         most_asked: int | None = None,
         normalize: bool = True,
         n_jobs: int | None = None,
+        backend: str = "threads",
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -110,6 +115,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         self.most_asked = most_asked
         self.normalize = normalize
         self.n_jobs = n_jobs
+        self.backend = backend
         self.random_state = random_state
         self.verbose = verbose
 
@@ -148,13 +154,20 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         block, labels = drop_weightless(to_block(batch, self._standardizer), blocks)
         listener = StepListener(self, self.verbose)
         where = clusters.chosen(client, cluster)
-        with linalg.flushed_denormals(), nullcontext() if where is None else clusters.distributed().crew(where) as crew:
+        with linalg.flushed_denormals(), self._crew(where) as crew:
             fitted = committee_fitting.fit(replace(self._problem(block, labels, kind, row, rng, listener), crew=crew))
         listener.close()
         self.n_samples_seen_ = len(batch)
         self._store(fitted, block)
         self.info_ = {**fitted.info, "seconds": time.perf_counter() - started}
         return self
+
+    def _crew(self, where: Any) -> AbstractContextManager[Crew]:
+        if where is not None:
+            return cast(AbstractContextManager[Crew], clusters.distributed().crew(where))
+        if self.backend == "processes":
+            return processes.started(self.n_jobs or threads.available())
+        return nullcontext(Threads(self.n_jobs))
 
     def _problem(
         self,
@@ -225,6 +238,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         validation.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
         validation.require_choice("inducing", self.inducing, INDUCING_CHOICES)
         validation.require_choice("partition", self.partition, PARTITIONS)
+        validation.require_choice("backend", self.backend, BACKENDS)
         counts = {"n_inducing": self.n_inducing, "n_noise_inducing": self.n_noise_inducing}
         optional = {"n_experts": self.n_experts, "n_jobs": self.n_jobs, "most_asked": self.most_asked}
         for name, value in (*counts.items(), *((n, v) for n, v in optional.items() if v is not None)):

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from sparsegp import approximations
+from sparsegp import approximations, threads
 from sparsegp.approximations import Approximation
 from sparsegp.committee import training
 from sparsegp.committee.aggregation import Aggregation
@@ -75,7 +75,7 @@ class CommitteeProblem:
     n_jobs: int | None
     rng: np.random.Generator
     on_step: StepCallback
-    crew: training.Crew | None = None
+    crew: training.Crew = field(default_factory=training.Threads)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class FittedCommittee:
 
 
 def fit(problem: CommitteeProblem) -> FittedCommittee:
-    block, found = problem.block, _scouted(problem)
+    block, found, crew = problem.block, _scouted(problem), problem.crew
     scouted = found.start
     kernel, noise_var = scouted.kernel, scouted.noise_var
     limits = families.limits_of(block, noise_var, found.least_noise_var)
@@ -105,7 +105,6 @@ def fit(problem: CommitteeProblem) -> FittedCommittee:
     )
     setup = _with_learned_noise if problem.kind.noisy else _with_shared_noise
     plans, hyper = setup(problem, shares, kernel, noise_var, limits, metric)
-    crew = problem.crew or training.Threads(problem.n_jobs)
     learning: list[LearningResult] = list(scouted.stages)
     if problem.optimizer is not None and not scouted.stopped:
         lesson = training.Lesson(
@@ -153,9 +152,9 @@ def _scouted(problem: CommitteeProblem) -> families.NoisyStart:
     if problem.optimizer is None or (problem.n_experts == 1 and not problem.kind.noisy):
         return families.NoisyStart(start)
     given = problem.block, start, problem.optimizer, problem.rng, problem.on_step
-    return (
-        families.noisy_start(*given, local=True) if problem.kind.noisy else families.NoisyStart(families.scout(*given))
-    )
+    if problem.kind.noisy:
+        return families.noisy_start(*given, local=True)
+    return families.NoisyStart(families.scout(*given))
 
 
 Setup = tuple[list[ExpertPlan], Hyperparameters]
@@ -168,7 +167,7 @@ def _with_shared_noise(
     recipe = Recipe(problem.kind.row, problem.n_inducing, problem.inducing, kernel, metric, problem.rng)
     learn_noise = block.noise_var is None
     hyper = Hyperparameters(kernel, noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
-    return [recipe.plan(block.take(index)) for index in shares], hyper
+    return _planned(recipe, block, shares), hyper
 
 
 def _with_learned_noise(
@@ -198,7 +197,12 @@ def _with_learned_noise(
         learn_inducing=False,
         lengthscale_factor=FARTHEST_LENGTHSCALES if len(shares) > 1 else None,
     )
-    return [recipe.plan(block.take(index)) for index in shares], hyper
+    return _planned(recipe, block, shares), hyper
+
+
+@threads.single()
+def _planned(recipe: Recipe | noisy_experts.NoisyRecipe, block: Block, shares: list[Tensor]) -> list[ExpertPlan]:
+    return [recipe.plan(block.take(index)) for index in shares]
 
 
 def _noise_start(

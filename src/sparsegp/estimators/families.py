@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import inducing
+from sparsegp import inducing, threads
 from sparsegp.approximations import Approximation, Family, get
 from sparsegp.baselines.exact import ExactObjective, ExactPosterior, require_dense_size
 from sparsegp.baselines.nystrom import NystromPosterior
@@ -108,6 +108,7 @@ def scout(
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
 
 
+@threads.single()
 def survey(
     block: Block,
     start: Start,
@@ -156,7 +157,7 @@ def noisy_start(
     smooth = survey(block, own_start, optimizer, rng, *watched)
     least = LEAST_NOISE_SHARE * smooth.noise_var
     found = scout(block, start, optimizer, rng, on_step) if local else smooth
-    if found.noise_var <= SUSPICIOUS_NOISE * (float(block.y.var(correction=0)) or 1.0):
+    if found.noise_var <= SUSPICIOUS_NOISE * block.target_variance:
         found = smooth
     stages = smooth.stages if found is smooth else (*smooth.stages, *found.stages)
     return NoisyStart(Start(found.kernel, max(found.noise_var, least), stages), least)
@@ -164,7 +165,7 @@ def noisy_start(
 
 def limits_of(block: Block, noise_var: float, least_noise_var: float = 0.0) -> Limits:
     """Inducing inputs within the data; noise between a floor and a ceiling."""
-    variance = float(block.y.var(correction=0)) or 1.0
+    variance = block.target_variance
     floor = max(min(NOISE_FLOOR * variance, noise_var), least_noise_var)
     ceiling = max(NOISE_CEILING * variance, noise_var)
     X = block.X.to(torch.float64)

@@ -68,6 +68,12 @@ class NoisyPlan:
         """Moving those of g under an exact f doubles the time of learning and gained 0.005 nats on protein."""
         return not self.row.is_local and len(self.inducing) < len(self.rows)
 
+    @property
+    def work(self) -> float:
+        if self.row.is_local:
+            return float(len(self.rows)) ** 3
+        return float((len(self.rows) + len(self.inducing)) * len(self.inducing) ** 2)
+
     def hyperparameters(self, shared: Hyperparameters, *, learn_inducing: bool = False) -> JointHyperparameters:
         assert isinstance(shared, JointHyperparameters)
         mean = float(shared.noise_mean.detach())

@@ -71,7 +71,8 @@ def _kernel_and_noise(
 ) -> tuple[Kernel, float | None]:
     """The kernel, and the noise variance of the white part that a kernel of scikit-learn may have."""
     if isinstance(kernel, str):
-        variance = float(block.y.var(correction=0)) or 1.0
-        return kernel_class(kernel)(variance=variance, lengthscales=median_lengthscales(block.X, rng)), None
+        return kernel_class(kernel)(
+            variance=block.target_variance, lengthscales=median_lengthscales(block.X, rng)
+        ), None
     given, white = as_kernel(kernel)
     return units.standardized_kernel(given), None if white is None else white / units.y_scale**2
