@@ -14,7 +14,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from problems import agree
 from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, approximations, kernels, load
-from sparsegp.committee import TABLE
+from sparsegp.committee import TABLE, training
+from sparsegp.estimators import families
 
 
 def wave(n: int = 300, seed: int = 0, width: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
@@ -184,6 +185,24 @@ def test_processes_give_the_model_of_threads(expert: str, aggregation: str) -> N
     agree(other.predict(X, return_std=True), gp.predict(X, return_std=True), rtol=1e-5)
     assert other.info_["evaluations"] == gp.info_["evaluations"]
     assert pickle.loads(pickle.dumps(other)).predict(X[:1]) == other.predict(X[:1])
+
+
+@pytest.mark.parametrize("expert", ["exact", "vshgp"])
+def test_an_interrupt_while_experts_learn_leaves_a_model(expert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = wave(120)
+    climb, climbs = training._climb, []
+
+    def interrupted(*given: Any) -> Any:
+        climbs.append(climb(*given))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "_climb", interrupted)
+    gp = CommitteeGPRegressor(expert=expert, n_experts=3, n_inducing=10, n_noise_inducing=5, random_state=0)
+    with pytest.warns(UserWarning, match="interrupted"):
+        gp.fit(X, y)
+    assert len(climbs) == 1
+    assert gp.info_["stages"][-1].reason == families.INTERRUPTED
+    assert np.mean((gp.predict(X) - y) ** 2) < 0.2 * y.var()
 
 
 def test_scikit_learn_conventions() -> None:

@@ -5,6 +5,7 @@ They take a few seconds to start.
 """
 
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -72,7 +73,11 @@ class Processes:
                 results[place] = _result(pool.submit(task, plans[place], *given))
 
         with ThreadPoolExecutor(len(self.pools)) as servers:
-            list(servers.map(serve, self.pools))
+            try:
+                list(servers.map(serve, self.pools))
+            finally:
+                # After an error or Ctrl-C, nobody begins another one.
+                deque(waiting, maxlen=0)
         return [results[place] for place in range(len(plans))]
 
 

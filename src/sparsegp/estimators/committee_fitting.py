@@ -115,7 +115,7 @@ def fit(problem: CommitteeProblem) -> FittedCommittee:
             crew,
             on_step=problem.on_step,
         )
-        plans, results = training.learn(plans, hyper, lesson)
+        plans, results = _learned(plans, hyper, lesson)
         learning += results
     hyper.clear_gradient()
     inference = training.infer(plans, hyper, communicates=communicates, crew=crew)
@@ -130,6 +130,21 @@ def fit(problem: CommitteeProblem) -> FittedCommittee:
     )
     info = _report([len(share) for share in shares], inference.jitter, learning)
     return FittedCommittee(committee, hyper, inference.log_evidence, info)
+
+
+def _learned(
+    plans: list[ExpertPlan], hyper: Hyperparameters, lesson: training.Lesson
+) -> tuple[list[ExpertPlan], list[LearningResult]]:
+    """`training.learn`; Ctrl-C ends it and leaves the best hyper-parameters met and the plans as they were."""
+    learned = plans
+
+    def learn() -> list[LearningResult]:
+        nonlocal learned
+        learned, results = training.learn(plans, hyper, lesson)
+        return results
+
+    results = families.until_interrupted(learn)
+    return learned, results
 
 
 def _nearest(problem: CommitteeProblem, shares: list[Tensor], metric: Tensor) -> Nearest | None:
