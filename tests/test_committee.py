@@ -122,7 +122,7 @@ def test_learning_inducing_inputs_raises_the_bound_and_leaves_them_in_the_box() 
     evidence = {}
     for learn_inducing in (False, True):
         own = shared(kernel, block)
-        plans, results = training.learn(
+        *_, (plans, results) = training.learn(
             start, own, training.Lesson(limits, "lbfgs", learn_inducing, rng, training.Threads(1))
         )
         evidence[learn_inducing] = training.infer(plans, own).log_evidence

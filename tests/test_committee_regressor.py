@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from problems import agree
 from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, approximations, kernels, load
-from sparsegp.committee import TABLE, training
+from sparsegp.committee import TABLE, processes, training
 from sparsegp.estimators import families
 
 
@@ -177,31 +177,40 @@ def test_copies_and_repetitions_predict_the_same(expert: str) -> None:
 
 
 @pytest.mark.parametrize(("expert", "aggregation"), [("vshgp", "rbcm"), ("exact", "grbcm")])
-def test_processes_give_the_model_of_threads(expert: str, aggregation: str) -> None:
+def test_processes_give_the_model_of_threads(expert: str, aggregation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = wave(150)
     settings = {"aggregation": aggregation, "n_experts": 3, "n_inducing": 10, "n_noise_inducing": 5, "random_state": 4}
     gp = CommitteeGPRegressor(expert=expert, n_jobs=2, **settings).fit(X, y)
+    asked, started = [], processes.started
+    monkeypatch.setattr(processes, "started", lambda n: asked.append(n) or started(n))
     other = clone(gp).set_params(backend="processes").fit(X, y)
+    assert asked == [2]
     agree(other.predict(X, return_std=True), gp.predict(X, return_std=True), rtol=1e-5)
     assert other.info_["evaluations"] == gp.info_["evaluations"]
     assert pickle.loads(pickle.dumps(other)).predict(X[:1]) == other.predict(X[:1])
 
 
-@pytest.mark.parametrize("expert", ["exact", "vshgp"])
-def test_an_interrupt_while_experts_learn_leaves_a_model(expert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("expert", "n_climbs"), [("exact", 1), ("vshgp", 1), ("vshgp", 2)])
+def test_an_interrupt_while_experts_learn_leaves_a_model(
+    expert: str, n_climbs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     X, y = wave(120)
     climb, climbs = training._climb, []
 
     def interrupted(*given: Any) -> Any:
         climbs.append(climb(*given))
-        raise KeyboardInterrupt
+        if len(climbs) == n_climbs:
+            raise KeyboardInterrupt
+        return climbs[-1]
 
     monkeypatch.setattr(training, "_climb", interrupted)
     gp = CommitteeGPRegressor(expert=expert, n_experts=3, n_inducing=10, n_noise_inducing=5, random_state=0)
     with pytest.warns(UserWarning, match="interrupted"):
         gp.fit(X, y)
-    assert len(climbs) == 1
-    assert gp.info_["stages"][-1].reason == families.INTERRUPTED
+    assert len(climbs) == n_climbs
+    *before, last = gp.info_["stages"]
+    assert last.reason == families.INTERRUPTED
+    assert [stage in before for stage in climbs] == [True] * (n_climbs - 1) + [False]
     assert np.mean((gp.predict(X) - y) ** 2) < 0.2 * y.var()
 
 

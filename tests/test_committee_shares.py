@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 from problems import agree
 from sparsegp import approximations, kernels, threads
 from sparsegp.committee import processes, training
+from sparsegp.committee.parallel import map_in_threads
 from sparsegp.committee.plans import DensePlan, Recipe
-from sparsegp.committee.shares import largest_first, shared_out
+from sparsegp.committee.shares import Share, add_up, largest_first, shared_out
 from sparsegp.data import Block
 from sparsegp.errors import FactorizationError, SparseGPError
 from sparsegp.learning.hyperparameters import Hyperparameters
@@ -50,6 +53,17 @@ def test_experts_with_a_home_keep_it(work: list[float], capacity: dict[str, int]
 @given(WORK)
 def test_what_is_begun_last_is_smallest(work: list[float]) -> None:
     assert [work[place] for place in largest_first(work)] == sorted(work, reverse=True)
+
+
+@given(st.permutations(range(5)), st.integers(0, 5))
+def test_sums_do_not_depend_on_who_has_which_expert(order: list[int], cut: int) -> None:
+    values = [1e16, 1.0, -1e16, 3.0, 0.1]
+    hyper = problem("exact")[1]
+    answers = [(value, tuple(np.full(p.shape, value) for p in hyper.parameters())) for value in values]
+    shares = [Share("a", tuple(sorted(order[:cut]))), Share("b", tuple(sorted(order[cut:])))]
+    total = add_up(hyper, shares, [[answers[place] for place in share.places] for share in shares])
+    assert total == sum(values)
+    assert all((p.grad == sum(values)).all() for p in hyper.parameters())
 
 
 @pytest.fixture(scope="module")
@@ -104,18 +118,64 @@ def test_errors_of_an_expert_come_back_as_they_are(crew: processes.Processes) ->
     assert np.isfinite(crew.objective(plans, shared).value_and_gradient(shared))
 
 
+def test_a_process_keeps_its_experts_however_large_they_are(crew: processes.Processes) -> None:
+    """loky replaces processes that have grown by 300 MB, unless told not to."""
+    plans, shared, _ = problem("exact")
+    objective = crew.objective(plans, shared)
+    value = objective.value_and_gradient(shared)
+    for pool in crew.pools:
+        pool.submit(_grow, 400 * 2**20).result()
+    time.sleep(1.5)
+    for pool in crew.pools:
+        pool.submit(int).result()
+    assert objective.value_and_gradient(shared) == pytest.approx(value, rel=1e-12)
+
+
+_kept = []
+
+
+def _grow(n_bytes: int) -> None:
+    _kept.append(np.ones(n_bytes // 8))
+
+
+def test_an_objective_that_was_replaced_says_so(crew: processes.Processes) -> None:
+    plans, shared, _ = problem("exact")
+    old, new = crew.objective(plans, shared), crew.objective(plans[:2], shared)
+    assert np.isfinite(new.value_and_gradient(shared))
+    with pytest.raises(SparseGPError, match="other experts"):
+        old.value_and_gradient(shared)
+
+
+def test_after_an_error_nobody_begins_another_expert() -> None:
+    begun: list[int] = []
+
+    def work(k: int) -> None:
+        begun.append(k)
+        if k == 0:
+            raise FactorizationError("K is not positive definite.")
+        time.sleep(0.2)
+
+    with pytest.raises(FactorizationError):
+        map_in_threads(work, range(20), 2)
+    assert len(begun) < 5
+
+
 def test_a_process_that_dies_is_said_to_have() -> None:
     plans, shared, _ = problem("exact")
     with processes.started(1) as crew:
-        crew.pools[0].submit(os._exit, 1)
+        dying = crew.pools[0].submit(os._exit, 1)
         with pytest.raises(SparseGPError, match="backend='threads'"):
             crew.train(plans, shared)
+        assert dying.exception() is not None
+        with pytest.raises(SparseGPError, match="backend='threads'"):
+            crew.objective(plans, shared)
 
 
 def test_work_in_one_thread_leaves_the_number_as_it_was() -> None:
     before = threads.available()
     with threads.single():
         assert threads.available() == 1
+        assert all(pool["num_threads"] == 1 for pool in threadpool_info() if pool["user_api"] == "openmp")
     with suppress(ZeroDivisionError), threads.single():
         raise ZeroDivisionError
     assert threads.available() == before
@@ -125,3 +185,15 @@ def test_work_in_one_thread_leaves_the_number_as_it_was() -> None:
 def test_more_rows_are_more_work(row: str) -> None:
     small, large, _ = problem(row)[0]
     assert 0.0 < small.work < large.work
+
+
+def test_the_variance_of_targets_does_not_depend_on_the_number_of_threads() -> None:
+    y = torch.from_numpy(np.random.default_rng(0).standard_normal(200_000))
+    block, before, found = Block(y[:, None], y), threads.available(), set()
+    try:
+        for n_threads in (1, 2, 4):
+            torch.set_num_threads(n_threads)
+            found.add(block.target_variance)
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1

@@ -20,8 +20,11 @@ def available() -> int:
     return int(torch.get_num_threads())
 
 
-def run(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
-    """The results of the tasks, in their order. A single task keeps all BLAS threads."""
+def run(tasks: Sequence[Callable[[], Result]], on_error: Callable[[], None] | None = None) -> list[Result]:
+    """The results of the tasks, in their order. A single task keeps all BLAS threads.
+
+    `on_error` is called when one of them fails or at Ctrl-C, before the others are waited for.
+    """
     if len(tasks) < 2:
         return [task() for task in tasks]
     before = available()
@@ -29,14 +32,20 @@ def run(tasks: Sequence[Callable[[], Result]]) -> list[Result]:
         # New threads inherit the treatment of denormal numbers from this one.
         pool = ThreadPoolExecutor(len(tasks), initializer=torch.set_num_threads, initargs=(1,))
         with one_scipy_thread(), pool:
-            return [future.result() for future in [pool.submit(task) for task in tasks]]
+            futures = [pool.submit(task) for task in tasks]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                if on_error is not None:
+                    on_error()
+                raise
     finally:
         torch.set_num_threads(before)
 
 
 @contextmanager
 def single() -> Iterator[None]:
-    """Within, torch and scikit-learn compute in this thread alone.
+    """Within, torch and the OpenMP loops of scikit-learn compute in this thread alone.
 
     For work on a few thousand rows: a second thread costs more than it gives, and the last digits of sums would depend
     on the number of threads.
@@ -44,7 +53,7 @@ def single() -> Iterator[None]:
     before = available()
     torch.set_num_threads(1)
     try:
-        with _all_pools().limit(limits=1):
+        with _all_pools().limit(limits=1, user_api="openmp"):
             yield
     finally:
         torch.set_num_threads(before)

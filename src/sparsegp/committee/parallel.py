@@ -22,22 +22,38 @@ def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], n_
     torch releases the interpreter while it computes and threads share the rows, so nothing is copied. A thread that is
     done takes the next item, since experts differ in size. A single worker leaves torch all its threads.
     """
-    waiting = _Waiting(items)
-    parts = threads.run([partial(_each, function, waiting)] * n_workers(n_jobs, len(items)))
-    results = {place: result for part in parts for place, result in part}
+    results: dict[int, Result] = {}
+    waiting = Waiting(list(enumerate(items)))
+
+    def serve() -> None:
+        for place, item in waiting:
+            results[place] = function(item)
+
+    waiting.serve([serve] * n_workers(n_jobs, len(items)))
     return [results[place] for place in range(len(items))]
 
 
-class _Waiting(Iterator[tuple[int, Item]]):
-    """Items with their places, each given to one thread only."""
+class Waiting(Iterator[Item]):
+    """Items that wait, each given to one thread only. After an error or Ctrl-C, nobody is given another one."""
 
     def __init__(self, items: Sequence[Item]) -> None:
-        self.items, self.lock = iter(enumerate(items)), threading.Lock()
+        self.items, self.lock = iter(items), threading.Lock()
 
-    def __next__(self) -> tuple[int, Item]:
+    def __next__(self) -> Item:
         with self.lock:
             return next(self.items)
 
+    def serve(self, servers: Sequence[Callable[[], None]]) -> None:
+        """Run the servers, who take items, side by side until nothing waits."""
+        threads.run([partial(self._watched, server) for server in servers], on_error=self.clear)
 
-def _each(function: Callable[[Item], Result], waiting: _Waiting[Item]) -> list[tuple[int, Result]]:
-    return [(place, function(item)) for place, item in waiting]
+    def clear(self) -> None:
+        with self.lock:
+            self.items = iter(())
+
+    def _watched(self, server: Callable[[], None]) -> None:
+        try:
+            server()
+        except BaseException:
+            self.clear()
+            raise

@@ -1,6 +1,6 @@
 """Shared hyper-parameters: the sum of the experts' log evidences, climbed on a few experts first, then on more."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -135,8 +135,9 @@ class Lesson:
 
 def learn(
     plans: list[ExpertPlan], hyper: Hyperparameters, lesson: Lesson
-) -> tuple[list[ExpertPlan], list[LearningResult]]:
-    """Learn the shared hyper-parameters in place; the plans come back with their inducing inputs learned.
+) -> Iterator[tuple[list[ExpertPlan], list[LearningResult]]]:
+    """Learn the shared hyper-parameters in place. After every phase: the plans, in the end with their inducing inputs
+    learned, and the results so far.
 
     Inducing inputs belong to one expert each: they are learned expert by expert once kernel and noise make sense,
     and kernel and noise once more afterwards.
@@ -146,13 +147,15 @@ def learn(
     results: list[LearningResult] = []
     for n_experts, iterations in stages:
         results.append(_climb([plans[k] for k in order[:n_experts]], hyper, iterations, lesson))
+        yield plans, results
         if results[-1].stopped:
-            return plans, results
+            return
     if lesson.learn_inducing and any(plan.has_inducing for plan in plans):
         plans = lesson.crew.with_learned_inducing(plans, hyper, lesson)
+        yield plans, results
         n_experts, iterations = stages[-1]
         results.append(_climb([plans[k] for k in order[:n_experts]], hyper, iterations, lesson))
-    return plans, results
+        yield plans, results
 
 
 def _climb(plans: list[ExpertPlan], hyper: Hyperparameters, iterations: int, lesson: Lesson) -> LearningResult:

@@ -119,11 +119,13 @@ class DaskCommitteeObjective:
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
         hyper.clear_gradient()
         vector = hyper.vector()
-        self.last = [
+        last = [
             submit(self.client, next_evaluation, before, vector, home=share.home)
             for before, share in zip(self.last, self.shares, strict=True)
         ]
-        answers = gathered(self.client, [submit(self.client, said, evaluation) for evaluation in self.last])
+        answers = gathered(self.client, [submit(self.client, said, evaluation) for evaluation in last])
+        # Not before: an optimiser that goes back after a failed factorisation must not build on the failure.
+        self.last = last
         return add_up(hyper, self.shares, answers)
 
 

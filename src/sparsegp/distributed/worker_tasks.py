@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,19 @@ def all_threads() -> AbstractContextManager[None]:
 @contextmanager
 def torch_threads(n_threads: int) -> Iterator[None]:
     keep_freed_memory()
-    before = torch.get_num_threads()
+    before = _usual_threads()
     torch.set_num_threads(n_threads)
     try:
         with linalg.flushed_denormals():
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@cache
+def _usual_threads() -> int:
+    """As the first task found it: tasks that overlap see the numbers of one another."""
+    return torch.get_num_threads()
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from sparsegp import linalg, threads
+from sparsegp import linalg
 from sparsegp.committee import aggregation, processes
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.committee.division import CHOICES as PARTITIONS
+from sparsegp.committee.parallel import n_workers
 from sparsegp.committee.training import Crew, Threads
 from sparsegp.data import Block
 from sparsegp.errors import InputError
@@ -63,7 +64,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
     most_asked : experts asked about a row at the most, those whose rows are centred nearest to it; None: no limit but
         `skip_tolerance`. It bounds what a prediction costs, however many experts there are (docs/committees.md).
     normalize : standardise X and y inside; predictions come back in the user's units.
-    n_jobs : experts computed at the same time, each with one core; None uses all cores.
+    n_jobs : experts computed at the same time, each in a thread or process of its own; None uses all cores.
     backend : where they are computed during `fit`, "threads" or "processes". Processes take a few seconds to start and
         are faster where learning takes minutes; the model is the same. Predictions always use threads.
 
@@ -154,19 +155,21 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         block, labels = drop_weightless(to_block(batch, self._standardizer), blocks)
         listener = StepListener(self, self.verbose)
         where = clusters.chosen(client, cluster)
-        with linalg.flushed_denormals(), self._crew(where) as crew:
-            fitted = committee_fitting.fit(replace(self._problem(block, labels, kind, row, rng, listener), crew=crew))
+        with linalg.flushed_denormals():
+            problem = self._problem(block, labels, kind, row, rng, listener)
+            with self._crew(where, problem.n_experts) as crew:
+                fitted = committee_fitting.fit(replace(problem, crew=crew))
         listener.close()
         self.n_samples_seen_ = len(batch)
         self._store(fitted, block)
         self.info_ = {**fitted.info, "seconds": time.perf_counter() - started}
         return self
 
-    def _crew(self, where: Any) -> AbstractContextManager[Crew]:
+    def _crew(self, where: Any, n_experts: int) -> AbstractContextManager[Crew]:
         if where is not None:
             return cast(AbstractContextManager[Crew], clusters.distributed().crew(where))
         if self.backend == "processes":
-            return processes.started(self.n_jobs or threads.available())
+            return processes.started(n_workers(self.n_jobs, n_experts))
         return nullcontext(Threads(self.n_jobs))
 
     def _problem(

@@ -135,16 +135,18 @@ def fit(problem: CommitteeProblem) -> FittedCommittee:
 def _learned(
     plans: list[ExpertPlan], hyper: Hyperparameters, lesson: training.Lesson
 ) -> tuple[list[ExpertPlan], list[LearningResult]]:
-    """`training.learn`; Ctrl-C ends it and leaves the best hyper-parameters met and the plans as they were."""
-    learned = plans
+    """Plans and results of `training.learn`; Ctrl-C ends it and leaves what the phases before have learned."""
+    reached: tuple[list[ExpertPlan], list[LearningResult]] = plans, []
 
     def learn() -> list[LearningResult]:
-        nonlocal learned
-        learned, results = training.learn(plans, hyper, lesson)
-        return results
+        nonlocal reached
+        for phase in training.learn(plans, hyper, lesson):
+            reached = phase
+        return []
 
-    results = families.until_interrupted(learn)
-    return learned, results
+    interrupted = families.until_interrupted(learn)
+    learned, results = reached
+    return learned, [*results, *interrupted]
 
 
 def _nearest(problem: CommitteeProblem, shares: list[Tensor], metric: Tensor) -> Nearest | None:

@@ -72,7 +72,8 @@ class NoisyPlan:
     def work(self) -> float:
         if self.row.is_local:
             return float(len(self.rows)) ** 3
-        return float((len(self.rows) + len(self.inducing)) * len(self.inducing) ** 2)
+        sizes = len(self.inducing), len(self.noise_inducing)
+        return float(sum((len(self.rows) + size) * size**2 for size in sizes))
 
     def hyperparameters(self, shared: Hyperparameters, *, learn_inducing: bool = False) -> JointHyperparameters:
         assert isinstance(shared, JointHyperparameters)
@@ -122,7 +123,7 @@ class NoisyRecipe:
         if self.row.family is Family.EXACT:
             require_dense_size(len(block))
             local = get("pic")
-            return NoisyPlan(_as_rows(local, block), local, block.X[:1], of_g, self.noise_limits)
+            return NoisyPlan(_as_rows(local, block), local, block.X[:1].clone(), of_g, self.noise_limits)
         of_f = self._select(self.kernel, block, self.n_inducing)
         return NoisyPlan(_as_rows(self.row, block), self.row, of_f, of_g, self.noise_limits)
 
