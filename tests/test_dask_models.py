@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from dask_problems import MODELS, QUICK, D, frame_of, make_data, same_model
 from problems import agree, get_row
-from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, kernels
+from sparsegp import CommitteeGPRegressor, FactorizationError, InputError, SparseGPError, SparseGPRegressor, kernels
 from sparsegp.committee import training
 from sparsegp.committee.plans import Recipe
 from sparsegp.data import Block
@@ -25,6 +26,7 @@ distributed = pytest.importorskip("distributed")
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
 from sparsegp import distributed as on_cluster  # noqa: E402
+from sparsegp.distributed import rounds  # noqa: E402
 
 
 def test_client_and_cluster_name_the_same_thing(both: Any) -> None:
@@ -138,13 +140,18 @@ def test_committees_have_their_experts_on_workers(
     agree((got.log_evidence_,), (expected.log_evidence_,), rtol)
 
 
-def test_experts_on_workers_add_up_and_learn(both: Any) -> None:
+def three_experts(rng: np.random.Generator) -> tuple[list[Any], Hyperparameters, training.Limits]:
     X, y = (torch.from_numpy(values) for values in make_data(180))
-    kernel, rng = kernels.Matern52(1.5, [2.0, 0.7]), np.random.default_rng(0)
+    kernel = kernels.Matern52(1.5, [2.0, 0.7])
     recipe = Recipe(get_row("vfe"), 6, "random", kernel, torch.ones(D, dtype=torch.float64), rng)
     plans = [recipe.plan(Block(X[k : k + 60], y[k : k + 60] - 5.0)) for k in (0, 60, 120)]
-    shared = Hyperparameters(kernel, 0.1, X[:1], learn_inducing=False)
     limits = training.Limits((1e-4, 10.0), X.amin(0), X.amax(0))
+    return plans, Hyperparameters(kernel, 0.1, X[:1], learn_inducing=False), limits
+
+
+def test_experts_on_workers_add_up_and_learn(both: Any) -> None:
+    rng = np.random.default_rng(0)
+    plans, shared, limits = three_experts(rng)
     lesson = training.Lesson(limits, "lbfgs", True, rng, schedule=training.Schedule(inducing_iterations=2))
     with on_cluster.crew(both) as crew:
         better = crew.with_learned_inducing(plans, shared, lesson)
@@ -154,6 +161,36 @@ def test_experts_on_workers_add_up_and_learn(both: Any) -> None:
     for got, experts in zip(found, (plans, improved), strict=True):
         agree(got, _evaluated(local, experts, shared), 1e-7)
     assert found[1][0] > found[0][0]
+
+
+def test_an_evaluation_after_one_that_failed_starts_from_the_one_before(both: Any) -> None:
+    plans, shared, _ = three_experts(np.random.default_rng(0))
+    with on_cluster.crew(both) as crew:
+        objective = crew.objective(plans, shared)
+        value, good = objective.value_and_gradient(shared), shared.vector()
+        shared.load_vector(np.full_like(good, np.nan))
+        with pytest.raises(FactorizationError):
+            objective.value_and_gradient(shared)
+        shared.load_vector(good)
+        assert objective.value_and_gradient(shared) == pytest.approx(value, rel=1e-9)
+
+
+class Failing:
+    """A client whose results are an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def gather(self, futures: list[Any]) -> list[Any]:
+        raise self.error
+
+
+def test_errors_of_the_cluster_say_what_to_do_and_others_stay_as_they_are() -> None:
+    for error in (CancelledError("share"), distributed.comm.CommClosedError("closed")):
+        with pytest.raises(SparseGPError, match="connection to the Dask scheduler was lost"):
+            rounds.gathered(Failing(error), [])
+    with pytest.raises(ZeroDivisionError):
+        rounds.gathered(Failing(ZeroDivisionError()), [])
 
 
 def _evaluated(crew: training.Crew, plans: list[Any], shared: Hyperparameters) -> tuple[float, np.ndarray]:

@@ -45,7 +45,7 @@ def gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
             f"Every worker that tried a piece of the work died of it: {error}. Most often the memory of a worker is "
             "too small for its share of the rows: use more workers, or larger ones."
         ) from error
-    except (CancelledError, dask.CommClosedError) as error:
+    except (CancelledError, dask.comm.CommClosedError) as error:
         raise SparseGPError(
             f"The connection to the Dask scheduler was lost: {error!r}. Start the cluster again and call fit with the "
             "same checkpoint= to go on from where it was."
