@@ -4,7 +4,7 @@ Products and factorisations of a few hundred rows gain little from a second BLAS
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -20,10 +20,10 @@ def available() -> int:
     return int(torch.get_num_threads())
 
 
-def run(tasks: Sequence[Callable[[], Result]], on_error: Callable[[], None] | None = None) -> list[Result]:
+def run(tasks: Sequence[Callable[[], Result]], on_end: Callable[[], None] = lambda: None) -> list[Result]:
     """The results of the tasks, in their order. A single task keeps all BLAS threads.
 
-    `on_error` is called when one of them fails or at Ctrl-C, before the others are waited for.
+    `on_end` is called when all are done, or when one of them fails or at Ctrl-C, before the others are waited for.
     """
     if len(tasks) < 2:
         return [task() for task in tasks]
@@ -34,11 +34,10 @@ def run(tasks: Sequence[Callable[[], Result]], on_error: Callable[[], None] | No
         with one_scipy_thread(), pool:
             futures = [pool.submit(task) for task in tasks]
             try:
-                return [future.result() for future in futures]
-            except BaseException:
-                if on_error is not None:
-                    on_error()
-                raise
+                wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                on_end()
+            return [future.result() for future in futures]
     finally:
         torch.set_num_threads(before)
 

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TypeVar
 
 from sparsegp import threads
@@ -45,15 +44,8 @@ class Waiting(Iterator[Item]):
 
     def serve(self, servers: Sequence[Callable[[], None]]) -> None:
         """Run the servers, who take items, side by side until nothing waits."""
-        threads.run([partial(self._watched, server) for server in servers], on_error=self.clear)
+        threads.run(servers, on_end=self.clear)
 
     def clear(self) -> None:
         with self.lock:
             self.items = iter(())
-
-    def _watched(self, server: Callable[[], None]) -> None:
-        try:
-            server()
-        except BaseException:
-            self.clear()
-            raise
