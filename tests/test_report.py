@@ -17,7 +17,7 @@ from sparsegp import (
     metrics,
     report,
 )
-from sparsegp.report.scores import mixture_crps, scores
+from sparsegp.report.scores import scores
 
 matplotlib.use("Agg")
 
@@ -180,7 +180,7 @@ def test_crps_of_a_mixture_is_the_integral_of_its_quantile_scores():
     model = MODELS["heteroscedastic"].fit(*wave())
     levels = (np.arange(2000) + 0.5) / 2000
     by_quantiles = metrics.crps_from_quantiles(y, model.predict_quantiles(X, levels), levels)
-    assert mixture_crps(model._mixture(X, None), y) == pytest.approx(by_quantiles, rel=1e-4)
+    assert model.forecast(X).crps(y).mean() == pytest.approx(by_quantiles, rel=1e-4)
 
 
 def test_a_folder_that_does_not_exist(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 from sparsegp import metrics
 from sparsegp.display.canvas import BLUE, GREEN, GREY, ORANGE, label_axes, panels
 from sparsegp.errors import InputError
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 from sparsegp.estimators.stepping.anytime import Progress
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)

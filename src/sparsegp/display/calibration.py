@@ -6,8 +6,8 @@ from typing import Any, Self
 import numpy as np
 
 from sparsegp.display.canvas import BLUE, GREEN, GREY, label_axes, panels
-from sparsegp.estimators.diagnosis import checked_rows, pit_values, without_names
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.diagnosis import checked_rows, without_names
+from sparsegp.estimators.predictive import Array
 from sparsegp.metrics import CALIBRATION_LEVELS
 
 N_BINS = 20
@@ -29,7 +29,8 @@ class CalibrationDisplay:
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
         """PIT values of rows with known targets, of the mixture where the noise is uncertain, and plot."""
         with without_names():
-            return cls(pit_values(estimator, *checked_rows(estimator, X, y))).plot(ax)
+            rows, target = checked_rows(estimator, X, y)
+            return cls(estimator.forecast(rows).cdf(target)).plot(ax)
 
     @property
     def levels(self) -> Array:

@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsegp.display.canvas import BLUE, label_axes, panels
 from sparsegp.errors import InputError
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 
 
 @dataclass

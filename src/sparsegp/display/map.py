@@ -11,7 +11,7 @@ from sparsegp.display.slices import column_grid, column_number, slice_rows
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import checked_rows, column_names, without_names
 from sparsegp.estimators.incoming.blocking import Blocking
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 
 
 @dataclass

@@ -8,7 +8,7 @@ import numpy as np
 from sparsegp.display.canvas import BLUE, GREY, MOST_POINTS, ORANGE, label_axes, panels
 from sparsegp.display.slices import column_grid, column_number, slice_rows
 from sparsegp.estimators.diagnosis import checked_rows, column_names, spread_rows, without_names
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 from sparsegp.display.canvas import BLUE, label_axes, panels
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import checked_rows, column_names
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 from sparsegp.kernels import Kernel, Stationary
 from sparsegp.kernels.compose import Composite, Power
 

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from sparsegp.display.canvas import BLUE, GREY, MOST_POINTS, label_axes, panels
 from sparsegp.estimators.diagnosis import checked_rows, spread_rows, without_names
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 
 
 @dataclass

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sparsegp.errors import InputError
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 
 MARGIN = 0.05
 

@@ -1,6 +1,7 @@
 """Predictions of dask collections as dask arrays: computed when asked for, where the partitions are."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,30 +9,31 @@ from numpy.typing import NDArray
 
 from sparsegp import linalg
 from sparsegp.distributed.connecting import dask_package
+from sparsegp.estimators.predictive import Predictive
+
+Ask = Callable[[Predictive], tuple[NDArray[np.float64], ...]]
 
 
-def lazy_predictions(estimator: Any, X: Any, *, return_std: bool, latent: bool) -> Any:
-    """What `estimator.predict` gives of a dask DataFrame or Array, as dask arrays with its partitions."""
+def lazy_predictions(estimator: Any, X: Any, latent: bool, n_columns: int, ask: Ask) -> Any:
+    """Answers of the estimator's forecast of a dask DataFrame or Array, as a dask array with its partitions."""
     dask = dask_package("dask")
     # one task with the model, however many partitions there are
     model = dask.delayed(estimator, traverse=False)
     parts = [
         dask_package("dask.array").from_delayed(
-            dask.delayed(predicted)(model, part, return_std, latent), (n_rows, 1 + return_std), np.float64
+            dask.delayed(predicted)(model, part, latent, n_columns, ask), (n_rows, n_columns), np.float64
         )
         for part, n_rows in _partitions(X)
     ]
-    table = dask_package("dask.array").concatenate(parts, axis=0)
-    return (table[:, 0], table[:, 1]) if return_std else table[:, 0]
+    return dask_package("dask.array").concatenate(parts, axis=0)
 
 
-def predicted(model: Any, part: Any, return_std: bool, latent: bool) -> NDArray[np.float64]:
-    """Runs where the partition is: one column with the mean, and one with the standard deviation."""
+def predicted(model: Any, part: Any, latent: bool, n_columns: int, ask: Ask) -> NDArray[np.float64]:
+    """Runs where the partition is: the answers side by side, a line for each row."""
     if len(part) == 0:
-        return np.zeros((0, 1 + return_std))
+        return np.zeros((0, n_columns))
     with linalg.flushed_denormals():
-        found = model.predict(part, return_std=return_std, latent=latent)
-    return np.column_stack(found if return_std else (found,))
+        return np.column_stack(ask(model.forecast(part, latent)))
 
 
 def _partitions(X: Any) -> list[tuple[Any, float]]:

@@ -10,15 +10,13 @@ from sparsegp.distributed.connecting import connected, worker_threads
 from sparsegp.distributed.messages import packed, unpacked
 from sparsegp.distributed.rounds import gathered, submit
 from sparsegp.errors import InputError
-from sparsegp.estimators.predicting.predictions import GaussianPredictions
+from sparsegp.estimators.base import Estimator
 from sparsegp.sources.tables import library_of
 
 CHUNKS_PER_WORKER = 4
 
 
-def predict(
-    estimator: GaussianPredictions, X: Any, *, client: Any, return_std: bool = False, latent: bool = False
-) -> Any:
+def predict(estimator: Estimator, X: Any, *, client: Any, return_std: bool = False, latent: bool = False) -> Any:
     """What `estimator.predict` gives, computed on workers: X is an array, a table or a dask collection.
 
     Partitions of dask collections are predicted where they are; only the predictions come back.

@@ -3,6 +3,7 @@
 import math
 import time
 import warnings
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Self, cast
@@ -15,23 +16,22 @@ from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.committee import aggregation, processes
-from sparsegp.committee.aggregation import Aggregation
+from sparsegp.committee.aggregation import Aggregation, Moments
 from sparsegp.committee.division import CHOICES as PARTITIONS
 from sparsegp.committee.parallel import n_workers
 from sparsegp.committee.training import Crew, Threads
 from sparsegp.data import Block
 from sparsegp.errors import InputError
 from sparsegp.estimators import committee_fitting
+from sparsegp.estimators.base import Estimator, all_or_nothing
 from sparsegp.estimators.choices.kernel_judges import LearnedNoise
 from sparsegp.estimators.choices.starting_points import starting_noise_kernel, starting_point
 from sparsegp.estimators.committee_fitting import CommitteeProblem, ExpertKind, FittedCommittee
 from sparsegp.estimators.incoming import arrivals, clusters, validation
 from sparsegp.estimators.incoming.blocking import drop_weightless
 from sparsegp.estimators.incoming.standardizer import Standardizer
-from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixture
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array, Joint, NoiseMixture
 from sparsegp.estimators.progress import StepListener, with_callbacks
-from sparsegp.estimators.shell import Estimator, all_or_nothing
 from sparsegp.inducing import CHOICES as INDUCING_CHOICES
 from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import to_block
@@ -41,7 +41,7 @@ ROWS_PER_EXPERT = 500
 NOISE_SAMPLE_ROWS = 2048
 
 
-class CommitteeGPRegressor(MixturePredictions, Estimator):
+class CommitteeGPRegressor(Estimator):
     """Gaussian-process regression by experts on disjoint rows, with shared hyper-parameters.
 
     Parameters
@@ -262,17 +262,19 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         X = arrivals.new_inputs(self, X)
         return self._standardizer.tensor(X)
 
-    def _mixture(self, X: Any, blocks: ArrayLike | None) -> NoiseMixture:
-        """Without a noise process, log noise is a known number: a mixture with a single part."""
-        inputs = self._new_rows(X, blocks)
-        f, *noise = self._committee.moments(inputs)
-        units = self._standardizer
-        mean, var = units.raw_moments(f.mean, f.var)
-        if not noise:
-            return NoiseMixture(mean, var, np.full_like(mean, math.log(self.noise_var_)), np.zeros_like(mean))
-        (g,) = noise
-        return NoiseMixture(mean, var, g.mean.numpy() + units.log_noise_shift, g.var.numpy())
+    def _forecast(self, X: Any, blocks: ArrayLike | None) -> NoiseMixture:
+        f, *noise = self._committee.moments(self._new_rows(X, blocks))
+        return self._with_noise(*self._standardizer.raw_moments(f.mean, f.var), noise)
 
-    def _latent_joint(self, X: Any, blocks: ArrayLike | None) -> tuple[Array, Array]:
+    def _joint(self, X: Any, blocks: ArrayLike | None) -> Joint:
         inputs = self._new_rows(X, blocks)
-        return self._standardizer.raw_moments(*self._committee.joint(inputs))
+        mean, cov = self._standardizer.raw_moments(*self._committee.joint(inputs))
+        noise = self._committee.moments(inputs)[1:] if self._is_noisy else ()
+        return Joint(self._with_noise(mean, cov.diagonal(), noise), cov)
+
+    def _with_noise(self, mean: Array, f_var: Array, noise: Sequence[Moments]) -> NoiseMixture:
+        """Without a noise process, log noise is a known number: a mixture with a single part."""
+        if not noise:
+            return NoiseMixture(mean, f_var, np.full_like(mean, math.log(self.noise_var_)), np.zeros_like(mean))
+        (g,) = noise
+        return NoiseMixture(mean, f_var, g.mean.numpy() + self._standardizer.log_noise_shift, g.var.numpy())

@@ -21,8 +21,7 @@ from sparsegp.errors import InputError, NegativeVarianceError
 from sparsegp.estimators.families import NOISE_FLOOR
 from sparsegp.estimators.incoming import validation
 from sparsegp.estimators.incoming.frames import as_frame
-from sparsegp.estimators.predicting.mixture import MixturePredictions
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 from sparsegp.kernels import Stationary
 from sparsegp.partition import kernel_metric
 from sparsegp.posterior import InducingPosterior, log_evidence
@@ -98,14 +97,6 @@ def without_names() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         yield
-
-
-def pit_values(model: Any, X: Array, y: Array) -> Array:
-    """P(Y <= y) of each row under its prediction, the mixture where the noise is uncertain: uniform if it is right."""
-    model = model.plain()
-    if isinstance(model, MixturePredictions):
-        return model._mixture(X, None).cdf(y)
-    return metrics.pit_values(y, *model.predict(X, return_std=True))
 
 
 @dataclass(frozen=True)
@@ -234,7 +225,7 @@ def _spacing(case: _Case) -> Iterator[Finding]:
 
 
 def _calibration(case: _Case) -> Iterator[Finding]:
-    pit, n = pit_values(case.model, case.X, case.y), len(case.y)
+    pit, n = case.model.forecast(case.X).cdf(case.y), len(case.y)
     covered, error = float(np.mean(np.abs(2.0 * pit - 1.0) <= COVERAGE)), metrics.calibration_error(pit)
     narrow = covered < COVERAGE - max(0.03, 3.0 * math.sqrt(COVERAGE * (1.0 - COVERAGE) / n))
     if narrow or error > max(0.05, 2.0 / math.sqrt(n)):

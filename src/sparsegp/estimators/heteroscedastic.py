@@ -16,15 +16,14 @@ from sparsegp.baselines.exact import require_dense_size
 from sparsegp.data import Block
 from sparsegp.errors import InputError
 from sparsegp.estimators import families
+from sparsegp.estimators.base import Estimator, all_or_nothing
 from sparsegp.estimators.choices.kernel_judges import LearnedNoise
 from sparsegp.estimators.choices.starting_points import starting_noise_kernel, starting_point
 from sparsegp.estimators.incoming import arrivals, validation
 from sparsegp.estimators.incoming.blocking import drop_weightless, labels_of_new, make_rows
 from sparsegp.estimators.incoming.standardizer import Standardizer
-from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixture
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array, Joint, NoiseMixture
 from sparsegp.estimators.progress import StepListener, with_callbacks
-from sparsegp.estimators.shell import Estimator, all_or_nothing
 from sparsegp.estimators.stepping.budget import Budget
 from sparsegp.estimators.updating.noisy_streaming import NoisyStreamingMixin
 from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
@@ -38,7 +37,7 @@ ALL_ROWS = "all rows were visited"
 SURVEY_SHARE, START_SHARE, LEARNING_SHARE = 0.1, 0.35, 0.75
 
 
-class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estimator):
+class HeteroscedasticGPRegressor(NoisyStreamingMixin, Estimator):
     """Gaussian-process regression whose noise variance exp(g(x)) is learned as a second, sparse Gaussian process.
 
     Parameters
@@ -254,13 +253,17 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
         inputs = self._standardizer.tensor(X)
         return inputs, labels_of_new(self._row, self._blocking, inputs, blocks)
 
-    def _mixture(self, X: Any, blocks: ArrayLike | None) -> NoiseMixture:
+    def _forecast(self, X: Any, blocks: ArrayLike | None) -> NoiseMixture:
         inputs, labels = self._new_rows(X, blocks)
-        units = self._standardizer
-        f_mean, f_var = units.raw_moments(*self._model.posterior.marginals(inputs, labels))
-        g_mean, g_var = self._model.process.predict(inputs)
-        return NoiseMixture(f_mean, f_var, g_mean.numpy() + units.log_noise_shift, g_var.numpy())
+        moments = self._standardizer.raw_moments(*self._model.posterior.marginals(inputs, labels))
+        return NoiseMixture(*moments, *self._log_noise(inputs))
 
-    def _latent_joint(self, X: Any, blocks: ArrayLike | None) -> tuple[Array, Array]:
+    def _joint(self, X: Any, blocks: ArrayLike | None) -> Joint:
         inputs, labels = self._new_rows(X, blocks)
-        return self._standardizer.raw_moments(*self._model.posterior.joint(inputs, labels))
+        mean, cov = self._standardizer.raw_moments(*self._model.posterior.joint(inputs, labels))
+        return Joint(NoiseMixture(mean, cov.diagonal(), *self._log_noise(inputs)), cov)
+
+    def _log_noise(self, inputs: Tensor) -> tuple[Array, Array]:
+        """Mean and variance of g at each row, in the user's units."""
+        mean, var = self._model.process.predict(inputs)
+        return mean.numpy() + self._standardizer.log_noise_shift, var.numpy()

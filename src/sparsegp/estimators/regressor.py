@@ -18,16 +18,16 @@ from sparsegp.approximations import Approximation
 from sparsegp.data import Block
 from sparsegp.errors import InputError
 from sparsegp.estimators import families
+from sparsegp.estimators.base import Estimator
 from sparsegp.estimators.choices import choosing
-from sparsegp.estimators.choices.noisy_choice import NoisyChoicePredictions, NoisyFit
+from sparsegp.estimators.choices.noisy_choice import NoisyFit
 from sparsegp.estimators.choices.starting_points import chosen_kernel, is_kernel_asked, starting_point
 from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
 from sparsegp.estimators.incoming import arrivals, clusters, out_of_core, validation
-from sparsegp.estimators.incoming.blocking import Blocking, drop_weightless
+from sparsegp.estimators.incoming.blocking import Blocking, drop_weightless, labels_of_new
 from sparsegp.estimators.incoming.standardizer import Standardizer
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array, Gaussian, Joint, Predictive
 from sparsegp.estimators.progress import StepListener, with_callbacks
-from sparsegp.estimators.shell import Estimator
 from sparsegp.estimators.stepping.anytime import AnytimeMixin
 from sparsegp.estimators.tasks import Accepted, Task
 from sparsegp.estimators.updating.streaming import StreamingMixin
@@ -40,12 +40,7 @@ LEAST_BUDGET_LEFT = 0.1
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
-class SparseGPRegressor(
-    NoisyChoicePredictions,
-    StreamingMixin,
-    AnytimeMixin,
-    Estimator,
-):
+class SparseGPRegressor(StreamingMixin, AnytimeMixin, Estimator):
     """Gaussian-process regression by any approximation of the unifying view, for a hundred to millions of rows.
 
     Parameters
@@ -332,3 +327,32 @@ class SparseGPRegressor(
             n_samples_seen_=accepted.n_rows,
             info_={**fitted.info, **blocks, **choosing.untried_report(self)},
         )
+
+    def _new_rows(self, X: Any, blocks: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
+        """New rows in the model's units, and their blocks where predictions depend on them."""
+        inputs = self._tensor(arrivals.new_inputs(self, X))
+        return inputs, labels_of_new(self._row, self._blocking, inputs, blocks)
+
+    def _forecast(self, X: Any, blocks: ArrayLike | None) -> Predictive:
+        if self._chosen is not None:
+            return self._chosen.model.forecast(arrivals.new_inputs(self, X), blocks=blocks)
+        inputs, labels = self._new_rows(X, blocks)
+        moments = self._standardizer.raw_moments(*self._fitted.posterior.marginals(inputs, labels))
+        return Gaussian(*moments, self.noise_var_)
+
+    def _joint(self, X: Any, blocks: ArrayLike | None) -> Joint:
+        if self._chosen is not None:
+            return self._chosen.model.joint_forecast(arrivals.new_inputs(self, X), blocks=blocks)
+        inputs, labels = self._new_rows(X, blocks)
+        mean, cov = self._standardizer.raw_moments(*self._fitted.posterior.joint(inputs, labels))
+        return Joint(Gaussian(mean, cov.diagonal(), self.noise_var_), cov)
+
+    @property
+    def _chosen(self) -> NoisyFit | None:
+        """The model with learned noise that "auto" has chosen, if it has."""
+        fitted = vars(self).get("_fitted")
+        return fitted if isinstance(fitted, NoisyFit) else None
+
+    def plain(self) -> Any:
+        """The model itself: the chosen one, with what was noted of its columns and batches; else this estimator."""
+        return self if self._chosen is None else self._chosen.with_notes(vars(self), self.get_params(deep=False))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparsegp.estimators.diagnosis import NOTICE, WARNING, Finding, column_names
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 
 FEWEST_ROWS = 20
 FAR, VERY_FAR = 0.5, 1.5

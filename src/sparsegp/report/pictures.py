@@ -12,7 +12,7 @@ from sparsegp import display
 from sparsegp.display.canvas import matplotlib_module
 from sparsegp.display.relevance import column_lengthscales
 from sparsegp.estimators.diagnosis import column_names
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 
 INK = "#010203"
 WIDTH, HEIGHT = 5.2, 3.4

@@ -9,7 +9,7 @@ from sparsegp import kernels
 from sparsegp.approximations import Approximation, Family
 from sparsegp.display.relevance import column_lengthscales
 from sparsegp.estimators.diagnosis import column_names
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 
 SMOOTHNESS: dict[type[kernels.Kernel], str] = {
     kernels.SquaredExponential: "very smooth, without kinks or jumps",

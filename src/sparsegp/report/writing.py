@@ -11,7 +11,7 @@ import numpy as np
 from sparsegp.display.canvas import matplotlib_module
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import WARNING, Finding, checked_rows, column_names, diagnose, without_names
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 from sparsegp.report import words
 from sparsegp.report.drift import drift
 from sparsegp.report.page import Page, Tile

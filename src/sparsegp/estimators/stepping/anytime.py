@@ -2,7 +2,7 @@
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -19,8 +19,7 @@ from sparsegp.estimators.families import INTERRUPTED, Fitted
 from sparsegp.estimators.incoming import validation
 from sparsegp.estimators.incoming.blocking import Blocking
 from sparsegp.estimators.incoming.frames import as_frame
-from sparsegp.estimators.predicting.latent_predictions import LatentPredictions
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array, Predictive
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.stepping import budget as budgets
 from sparsegp.estimators.stepping.anytime_fit import fit_in_steps
@@ -55,7 +54,7 @@ class Progress:
     reason: str | None = None
 
 
-class AnytimeMixin(LatentPredictions):
+class AnytimeMixin:
     """Fits that can be watched, limited and left early."""
 
     inference: str
@@ -64,7 +63,9 @@ class AnytimeMixin(LatentPredictions):
     stop_error: float | None
     verbose: int
     info_: dict[str, Any]
+    n_features_in_: int
     n_samples_seen_: int
+    forecast: Callable[..., Predictive]
 
     @abstractmethod
     def _accepted(
@@ -184,8 +185,8 @@ class AnytimeMixin(LatentPredictions):
         return X, y
 
     def _scores(self, X: Any, y: Array) -> dict[str, float]:
-        mean, std = self.predict(X, return_std=True)
-        return {"rmse": metrics.rmse(y, mean), "nlpd": metrics.nlpd(y, mean, std)}
+        forecast = self.forecast(X)
+        return {"rmse": metrics.rmse(y, forecast.mean), "nlpd": metrics.nlpd(y, forecast.mean, forecast.std)}
 
     def _check_anytime_parameters(self, row: Approximation) -> None:
         validation.require_choice("inference", self.inference, INFERENCES)

@@ -14,10 +14,10 @@ from sparsegp.data import Block
 from sparsegp.engines import recursive
 from sparsegp.engines.batch import BatchState
 from sparsegp.engines.innovations import Innovations
+from sparsegp.estimators.base import all_or_nothing
 from sparsegp.estimators.incoming import arrivals
 from sparsegp.estimators.incoming.blocking import Blocking, drop_weightless
 from sparsegp.estimators.incoming.standardizer import Standardizer
-from sparsegp.estimators.shell import all_or_nothing
 from sparsegp.estimators.updating import placing
 from sparsegp.estimators.updating.kept_rows import Kept, KeptRows
 from sparsegp.estimators.updating.recent_level import RecentLevel

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from torch import Tensor
 
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 
 HALF_LIFE = 100.0
 FEWEST_ROWS = 20.0

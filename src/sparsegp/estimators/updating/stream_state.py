@@ -12,7 +12,7 @@ from sparsegp.engines import recursive, revision
 from sparsegp.engines.filter_state import FilterState
 from sparsegp.engines.innovations import Innovations
 from sparsegp.estimators.families import Fitted
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.predictive import Array
 from sparsegp.estimators.updating import kept_rows, local_rows
 from sparsegp.estimators.updating.kept_rows import KeptRows
 from sparsegp.estimators.updating.recent_level import RecentLevel
