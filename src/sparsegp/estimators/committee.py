@@ -263,7 +263,8 @@ class CommitteeGPRegressor(Estimator):
         return self._standardizer.tensor(X)
 
     def _forecast(self, X: Any, blocks: ArrayLike | None) -> NoiseMixture:
-        f, *noise = self._committee.moments(self._new_rows(X, blocks))
+        inputs = self._new_rows(X, blocks)
+        f, *noise = self._committee.moments(inputs)
         return self._with_noise(*self._standardizer.raw_moments(f.mean, f.var), noise)
 
     def _joint(self, X: Any, blocks: ArrayLike | None) -> Joint:
