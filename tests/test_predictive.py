@@ -182,6 +182,15 @@ def test_one_part_moved_is_a_gaussian_elsewhere() -> None:
     np.testing.assert_allclose(parts.crps(MEAN), Gaussian(MEAN + moved[:, 0], std[:, 0] ** 2).crps(MEAN), rtol=1e-10)
 
 
+def test_quantiles_between_parts_far_apart() -> None:
+    """Where the density is zero to all digits Newton has no slope to follow, and the bracket is halved instead."""
+    apart = Skewed(np.zeros(1), np.ones(1), (-4.0, 0.0, -5.0), (0.05, 0.05, 0.06))
+    levels = [0.1, 0.2, 0.3, 0.5, 0.69, 0.7, 0.71, 0.9]
+    quantiles = apart.quantiles(levels)[0]
+    np.testing.assert_allclose([apart.cdf([value])[0] for value in quantiles], levels, rtol=1e-9)
+    assert (np.diff(quantiles) > 0.0).all()
+
+
 # What the prediction mixins gave before forecasts were values.
 BEFORE = {
     "gaussian": {

@@ -317,7 +317,8 @@ def _upper_quantile(offset: Array, std: Array, weight: Array, level: float) -> A
         excess = (1.0 - level) - ndtr(-scaled) @ weight
         low, high = np.where(excess < 0.0, t, low), np.where(excess > 0.0, t, high)
         slope = (np.exp(-0.5 * scaled**2) / std) @ weight / np.sqrt(2.0 * np.pi)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        # between parts far apart there is hardly any slope: the step leaves the bracket, which is halved instead
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             newton = t - excess / slope
         inside = (newton >= low) & (newton <= high)
         moved = np.where(inside, newton, 0.5 * (low + high))
