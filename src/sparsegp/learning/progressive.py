@@ -51,6 +51,16 @@ FEWEST_ROWS = 1024
 
 
 @dataclass(frozen=True)
+class Climb:
+    """One climb of a schedule: on which of its subsets, of how many rows, and for how many iterations."""
+
+    subset: int
+    n_rows: int
+    iterations: int
+    is_warm_up: bool = False
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Rows of the first stage, growth from stage to stage, and the iterations each of them may use.
 
@@ -70,14 +80,26 @@ class Schedule:
     tolerance: float = 1e-6
     by_steps: bool = False
 
-    def stages(self, n_rows: int) -> list[int]:
+    def stages(self, n_rows: int, sample_rows: int | None = None) -> list[int]:
+        """Sizes of the growing subsets, all rows last; the others are at most `sample_rows` where only so many rows are
+        at hand."""
         sizes = []
         size = self.first_rows
         last = min(n_rows, self.most_rows or n_rows)
         while size * 2 < last:
             sizes.append(size)
             size *= self.growth
+        if sample_rows is not None:
+            sizes = [size for size in sizes if size < sample_rows] or [min(self.first_rows, sample_rows)]
         return [*sizes, last]
+
+    def climbs(self, sizes: Sequence[int], n_rows: int) -> Iterator[Climb]:
+        """The climbs on subsets of these sizes, out of so many rows, in their order."""
+        if self.warm_up_iterations:
+            yield Climb(0, sizes[0], self.warm_up_iterations, is_warm_up=True)
+        for k, size in enumerate(sizes):
+            if not self.skips(k, len(sizes)):
+                yield Climb(k, size, self.iterations(k, len(sizes), n_rows))
 
     def iterations(self, stage: int, n_stages: int, n_rows: int) -> int:
         """Geometric from the first stage's iterations to the last one's."""
@@ -179,13 +201,10 @@ def staged(
     lengthscales make sense: they are held at first. So they are where a stage sees a few blocks, which do not cover
     the input space: inducing inputs learned from those would desert the rest.
     """
-    if schedule.warm_up_iterations:
-        yield Stage(objective(0), schedule.visited(sizes[0]), schedule.warm_up_iterations, True)
-    for k, size in enumerate(sizes):
-        if schedule.skips(k, len(sizes)):
-            continue
-        iterations = schedule.iterations(k, len(sizes), n_rows)
-        yield Stage(objective(k), schedule.visited(size), iterations, row.by_block and size < n_rows)
+    for planned in schedule.climbs(sizes, n_rows):
+        holds_inducing = planned.is_warm_up or (row.by_block and planned.n_rows < n_rows)
+        visited = schedule.visited(planned.n_rows)
+        yield Stage(objective(planned.subset), visited, planned.iterations, holds_inducing)
 
 
 def climb(

@@ -94,16 +94,14 @@ def _learn(problem: Problem, hyper: Hyperparameters, everything: StreamedObjecti
     if optimizer is None:
         return []
     schedule = schedule_of(problem.row, optimizer)
-    wanted = [size for size in schedule.stages(everything.n_rows)[:-1] if size < len(problem.rows)]
-    wanted = wanted or [min(schedule.first_rows, len(problem.rows))]
+    sizes = schedule.stages(everything.n_rows, len(problem.rows))
     order = problem.rng.permutation(len(problem.rows))
-    sizes = [*wanted, everything.n_rows]
 
     def objective(k: int) -> Objective:
-        return everything if k == len(wanted) else _sampled(problem, order[: sizes[k]])
+        return everything if k == len(sizes) - 1 else _sampled(problem, order[: sizes[k]])
 
     if schedule.warm_up_iterations:
-        choose_lengthscales(_sampled(problem, order[: wanted[0]]), hyper)
+        choose_lengthscales(_sampled(problem, order[: sizes[0]]), hyper)
     stages = staged(objective, sizes, everything.n_rows, schedule, problem.row)
     limits = families.limits_of(problem.rows.all, problem.start.noise_var)
     return families.until_interrupted(

@@ -13,12 +13,10 @@ from pyarrow import csv
 
 from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, plan
 from sparsegp.approximations import NAMES
-from sparsegp.planning import Machine, costs, measured, schedule
-from sparsegp.planning.data_shape import DataShape, shape_of
+from sparsegp.planning import Machine, cost, duration, measured, size
+from sparsegp.planning.cost import Cost
 from sparsegp.planning.estimate import evaluation_bytes
-from sparsegp.planning.model import model_of
-from sparsegp.planning.units import duration, size
-from sparsegp.planning.work import Work
+from sparsegp.planning.shape import DataShape, model_of, shape_of
 
 MACHINE = Machine(
     cores=2,
@@ -49,7 +47,7 @@ def of_size(n_rows, **parameters):
 # skips the solves where Kuu is well conditioned; plans count them and say 2.4 times as much.
 @pytest.mark.parametrize(("name", "seconds"), [("fitc", 3.63), ("pep", 3.36), ("pitc", 8.14)])
 def test_an_evaluation_costs_about_what_was_measured(name, seconds):
-    predicted = 100_000 * costs.gradient(model(name)) + costs.evaluation_overhead(model(name))
+    predicted = 100_000 * cost.gradient(model(name)) + cost.evaluation_overhead(model(name))
     assert 0.5 < predicted.seconds(MACHINE) / seconds < 2.0
 
 
@@ -65,36 +63,36 @@ def test_a_fit_takes_about_the_memory_that_was_measured():
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("exact", "sod")])
 def test_a_row_costs_quadratically_in_inducing_inputs(name):
-    few, many = (costs.gradient(model(name, n_inducing=m, n_blocks=200)) for m in (1000, 4000))
+    few, many = (cost.gradient(model(name, n_inducing=m, n_blocks=200)) for m in (1000, 4000))
     assert 4.0 < many.flops / few.flops < 16.1
 
 
 def test_costs_of_the_table_are_ordered_as_its_residuals():
-    flops = [costs.gradient(model(name)).flops for name in ("vfe", "fitc", "pitc")]
+    flops = [cost.gradient(model(name)).flops for name in ("vfe", "fitc", "pitc")]
     assert flops == sorted(flops)
-    assert costs.gradient(model("pic")) == costs.gradient(model("pitc"))
-    assert costs.prediction(model("pic")).flops > costs.prediction(model("pitc")).flops
+    assert cost.gradient(model("pic")) == cost.gradient(model("pitc"))
+    assert cost.prediction(model("pic")).flops > cost.prediction(model("pitc")).flops
 
 
 def test_stages_are_those_of_a_fit_and_evaluations_its_most():
     X = np.random.default_rng(0).standard_normal((1500, 2))
     fitted = SparseGPRegressor(approximation="vfe", n_inducing=10, random_state=0).fit(X, np.sin(3 * X[:, 0]) + X[:, 1])
-    stages = schedule.learning_stages(model(n_rows=1500), 1500)
+    stages = cost.learning_stages(model(n_rows=1500), 1500)
     assert [stage.n_rows for stage in stages] == [stage.n_rows for stage in fitted.info_["stages"]]
     assert fitted.info_["evaluations"] < 1.2 * sum(stage.evaluations for stage in stages)
 
 
 def test_stages_grow_to_all_rows_and_without_optimizer_there_are_none():
-    sizes = [stage.n_rows for stage in schedule.learning_stages(model(n_rows=300_000), 300_000)]
+    sizes = [stage.n_rows for stage in cost.learning_stages(model(n_rows=300_000), 300_000)]
     assert sizes == sorted(sizes)
     assert sizes[-1] == 300_000
     assert of_size(300_000, optimizer=None).estimates[0].learning_seconds == 0.0
 
 
-def test_work_adds_up():
-    work = Work(1.0, 2.0, 3.0, 4.0, 5.0)
-    assert work + 2 * work == 3 * work
-    assert (3 * work).seconds(MACHINE) == pytest.approx(3 * work.seconds(MACHINE))
+def test_costs_add_up():
+    once = Cost(1.0, 2.0, 3.0, 4.0, 5.0)
+    assert once + 2 * once == 3 * once
+    assert (3 * once).seconds(MACHINE) == pytest.approx(3 * once.seconds(MACHINE))
 
 
 def test_more_machines_take_less_time_until_messages_dominate():

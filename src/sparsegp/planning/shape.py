@@ -1,4 +1,4 @@
-"""How many rows and columns there are, and how many bytes a pass over them reads, without reading them."""
+"""The sizes that costs depend on: rows, columns and bytes of the data, and the sizes of the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,11 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
+from sparsegp import approximations
+from sparsegp.approximations import Approximation, Family
 from sparsegp.errors import InputError
+from sparsegp.estimators.choices import choosing
 from sparsegp.estimators.incoming.validation import positive_count
+from sparsegp.estimators.regressor import SparseGPRegressor
+from sparsegp.kernels import Kernel, SquaredExponential, as_kernel
+from sparsegp.sources import open_source
+from sparsegp.sources.csv import CsvSource
+from sparsegp.sources.parquet import ParquetSource
+from sparsegp.sources.survey import SAMPLE_ROWS
 
 CSV_SAMPLE_BYTES = 2**20
+OTHER_KERNEL_COST = 2.0
 
 
 @dataclass(frozen=True)
@@ -79,10 +90,6 @@ def _in_memory(X: Any, target: str | None, features: Sequence[str] | None, n_row
 
 
 def _of_files(X: Any, target: str | None, features: Sequence[str] | None, n_rows: int | None) -> DataShape:
-    from sparsegp.sources import open_source
-    from sparsegp.sources.csv import CsvSource
-    from sparsegp.sources.parquet import ParquetSource
-
     source = open_source(X, target=target, features=features)
     if isinstance(source, ParquetSource):
         size = sum(_column_bytes(part.path, source.columns.all) for part in source.parts)
@@ -95,8 +102,6 @@ def _of_files(X: Any, target: str | None, features: Sequence[str] | None, n_rows
 
 def _column_bytes(path: str, names: Sequence[str]) -> int:
     """Of these columns as they are on disk, by the footer of the file."""
-    import pyarrow.parquet as pq
-
     footer = pq.read_metadata(path)
     groups = (footer.row_group(k) for k in range(footer.num_row_groups))
     columns = (group.column(j) for group in groups for j in range(group.num_columns))
@@ -115,3 +120,83 @@ def _lines(path: Path) -> float:
         start = file.read(CSV_SAMPLE_BYTES)
     count = start.count(b"\n") + (not start.endswith(b"\n"))
     return max(0.0, count * path.stat().st_size / max(len(start), 1) - 1.0)
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A row of the table of approximations with its sizes.
+
+    `block_rows` is the mean size of a block (0: no blocks), `n_blocks` their number; `kernel_cost` is that of one entry
+    in squared exponentials; `inducing` says how they are chosen (None: given); `optimizer` None: nothing is learned.
+    """
+
+    approx: Approximation
+    n_features: int
+    n_inducing: int
+    block_rows: float
+    n_blocks: int
+    kernel_cost: float
+    number_bytes: int
+    optimizer: str | None
+    inducing: str | None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it factorises a matrix of all rows, or of a subset."""
+        return self.approx.family in (Family.EXACT, Family.SUBSET)
+
+
+def model_of(estimator: SparseGPRegressor, shape: DataShape, *, from_sample: bool = False) -> ModelShape:
+    """The estimator on these data. `from_sample`: blocks are found from a sample, as on a cluster."""
+    n_rows = shape.n_rows
+    approx = approximations.get(choosing.untried(estimator), estimator.power)
+    chooses = isinstance(estimator.inducing, str)
+    n_inducing = min(estimator.n_inducing if chooses else np.shape(estimator.inducing)[0], n_rows)
+    n_blocks = 0
+    if approx.by_block:
+        n_blocks = min(estimator.n_blocks or max(1, round(n_rows / n_inducing)), n_rows)
+        n_blocks = min(n_blocks, SAMPLE_ROWS) if from_sample else n_blocks
+    return ModelShape(
+        approx=approx,
+        n_features=shape.n_features,
+        n_inducing=n_rows if approx.family is Family.EXACT else n_inducing,
+        block_rows=n_rows / n_blocks if n_blocks else 0.0,
+        n_blocks=n_blocks,
+        kernel_cost=_kernel_cost(estimator.kernel),
+        number_bytes=4 if estimator.dtype == "float32" else 8,
+        optimizer=estimator.optimizer,
+        inducing=estimator.inducing if chooses else None,
+    )
+
+
+def checked_estimator(estimator: Any, parameters: dict[str, Any]) -> SparseGPRegressor:
+    """A regressor with these parameters; its own ones where an estimator is given."""
+    if estimator is None:
+        known = SparseGPRegressor().get_params(deep=False)
+        if unknown := [name for name in parameters if name not in known]:
+            raise InputError(
+                f"plan() does not know {', '.join(unknown)}. Besides its own arguments it takes the parameters of "
+                f"SparseGPRegressor: {', '.join(known)}."
+            )
+        estimator = SparseGPRegressor(**parameters)
+    elif parameters:
+        raise InputError(f"Give an estimator or its parameters, not both; got both, with {', '.join(parameters)}.")
+    if not isinstance(estimator, SparseGPRegressor):
+        raise InputError(
+            f"plan() knows the costs of SparseGPRegressor; got {type(estimator).__name__}. A committee costs about its "
+            "experts, one after another: plan one of them."
+        )
+    estimator._checked_parameters()
+    return estimator
+
+
+def _kernel_cost(given: Any) -> float:
+    if isinstance(given, str):
+        return 1.0 if given == "se" else OTHER_KERNEL_COST
+    kernel, _ = as_kernel(given)
+    leaves = [part for part in kernel.modules() if isinstance(part, Kernel) and not _has_parts(part)]
+    return sum(1.0 if isinstance(leaf, SquaredExponential) else OTHER_KERNEL_COST for leaf in leaves)
+
+
+def _has_parts(kernel: Kernel) -> bool:
+    return any(isinstance(part, Kernel) for part in kernel.modules() if part is not kernel)
