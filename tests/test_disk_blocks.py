@@ -21,7 +21,7 @@ from sparsegp.engines import anytime_run, streamed
 from sparsegp.errors import InputError
 from sparsegp.estimators.incoming.standardizer import Standardizer
 from sparsegp.partition import block_slices, kmeans_partition
-from sparsegp.sources import DiskBlocks, ModelRows, nearest_block, open_source, random_block, survey, write_blocks
+from sparsegp.sources import DiskBlocks, ModelRows, nearest_block, open_source, random_block, scan, write_blocks
 
 
 def random_block_of(n_rows: int, seed: int = 0, *, noise: bool = False, weight: bool = False) -> Block:
@@ -113,7 +113,7 @@ def test_a_parquet_file_becomes_blocks_of_nearest_rows(tmp_path: Path) -> None:
     X, y = rng.normal(size=(3000, 2)) * [1.0, 50.0], rng.normal(size=3000)
     pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": y}), tmp_path / "rows.parquet", row_group_size=700)
     source = open_source(tmp_path / "rows.parquet", target="y")
-    found = survey(source, rng, sample_rows=500)
+    found = scan(source, rng, sample_rows=500)
     units = Standardizer(found.x_mean, found.x_scale, found.y_mean, found.y_scale)
     metric = torch.tensor([2.0, 0.5], dtype=torch.float64)
     sample = torch.from_numpy(units.inputs(found.sample.X))

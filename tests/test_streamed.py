@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from problems import CHANGES, INDUCING_ROWS, Problem, agree, get_row, random_problem
+from source_problems import OPENERS, columns, matrix
 from sparsegp import approximations, kernels, threads
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch, streamed
@@ -22,9 +23,8 @@ from sparsegp.learning.hyperparameters import Limits
 from sparsegp.learning.objective import CollapsedObjective
 from sparsegp.learning.streamed import StreamedObjective
 from sparsegp.prior import SparsePrior
-from sparsegp.sources import ModelRows, open_source, survey
+from sparsegp.sources import ModelRows, open_source, scan
 from test_golden import SPARSE, golden_problem
-from test_sources import OPENERS, columns, matrix
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def test_learning_over_groups_climbs_to_the_same_place() -> None:
 def model_of(kind: str, folder: Path, name: str) -> tuple[Any, ...]:
     """Evidence and predictions of a model with given hyper-parameters, in the user's units, from a source."""
     source = OPENERS[kind](folder)
-    found = survey(source, np.random.default_rng(0), sample_rows=30)
+    found = scan(source, np.random.default_rng(0), sample_rows=30)
     units = Standardizer(found.x_mean, found.x_scale, found.y_mean, found.y_scale)
     prior = fixed_prior(units, name)
     _, posterior, info = streamed.infer(prior, ModelRows(source, units, found.n_rows, group_rows=64))

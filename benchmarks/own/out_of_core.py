@@ -1,4 +1,4 @@
-"""Worker: one inference pass over Parquet files, streamed or from memory, and the survey before it."""
+"""Worker: one inference pass over Parquet files, streamed or from memory, and the scan before it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparsegp.approximations import get
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch, streamed
 from sparsegp.prior import SparsePrior
-from sparsegp.sources import ModelRows, Source, open_source, survey
+from sparsegp.sources import ModelRows, Source, open_source, scan
 from sparsegp.sources.batch import Array
 
 
@@ -54,7 +54,7 @@ def measure(problem: Arrays, folder: str, streams: bool) -> dict[str, Any]:
     memory = PeakMemory()
     facts: dict[str, Any] = {}
     if rows is None:
-        facts["survey_seconds"] = seconds_of(lambda: survey(source, np.random.default_rng(0)))
+        facts["survey_seconds"] = seconds_of(lambda: scan(source, np.random.default_rng(0)))
     started = time.perf_counter()
     if rows is None:
         _, _, info = streamed.infer(prior, ModelRows(source, RawUnits(), n_rows))

@@ -43,7 +43,7 @@ def read(source: "Source") -> "Batch":
 
 def tuples(source: "Source") -> Iterator[tuple[Any, ...]]:
     """The rows batch by batch, every number checked, as estimators take them: (X, y, noise_var, weight)."""
-    from sparsegp.sources.survey import valid_batches
+    from sparsegp.sources.scan import valid_batches
 
     return ((batch.X, batch.y, batch.noise_var, batch.weight) for batch in valid_batches(source))
 

@@ -27,7 +27,7 @@ from sparsegp.estimators.stepping.budget import Budget, now
 from sparsegp.estimators.stepping.sketches import Published
 from sparsegp.estimators.tasks import Accepted
 from sparsegp.learning.deadline import Deadline
-from sparsegp.sources import Source, Survey, open_source
+from sparsegp.sources import Scan, Source, open_source
 
 OPTIMIZERS = ("auto", "lbfgs", "adam", None)
 LEARNING_SHARE = 0.5
@@ -133,14 +133,14 @@ def _store(estimator: SparseGPRegressor, taken: Accepted, model: Published, n_ro
 
 def _loaded(
     client: Any, estimator: SparseGPRegressor, row: Approximation, source: Source, seed: int
-) -> tuple[Accepted, Survey, DistributedRows]:
+) -> tuple[Accepted, Scan, DistributedRows]:
     """Two passes over the source; afterwards only the rows in the model's units are held on the workers."""
     shares = surveyed(client, source, seed)
     taken = accepted(estimator, row, source, shares.survey, seed)
     return taken, shares.survey, shares.load(taken.units, DTYPES[estimator.dtype])
 
 
-def _name(estimator: SparseGPRegressor, survey: Survey) -> str:
+def _name(estimator: SparseGPRegressor, survey: Scan) -> str:
     """Of a task: its data, as far as their moments tell, and its parameters."""
     moments = [*survey.x_mean, *survey.x_scale, survey.y_mean, survey.y_scale]
     # Sums in another order differ in the last digits; the seed is the checkpoint's own.

@@ -12,9 +12,9 @@ from sparsegp.distributed.connecting import worker_threads
 from sparsegp.distributed.rounds import READING_RETRIES, gathered, submit
 from sparsegp.distributed.rows import DistributedRows
 from sparsegp.distributed.surveying import joined_survey, sample_sizes
-from sparsegp.sources import Source, Survey, Units
-from sparsegp.sources.dask_collections import DaskArraySource, DaskFrameSource
-from sparsegp.sources.survey import SAMPLE_ROWS
+from sparsegp.sources import Scan, Source, Units
+from sparsegp.sources.iterables import DaskArraySource, DaskFrameSource
+from sparsegp.sources.scan import SAMPLE_ROWS
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SurveyedShares:
     sources: tuple[Any, ...]
     homes: tuple[str, ...]
     counts: tuple[int, ...]
-    survey: Survey
+    survey: Scan
 
     def load(self, units: Units, dtype: torch.dtype = torch.float64) -> DistributedRows:
         """The rows in the model's units, kept in the memory of the workers."""

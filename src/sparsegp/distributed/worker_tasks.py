@@ -24,10 +24,10 @@ from sparsegp.estimators.updating.stream_state import RowSum
 from sparsegp.learning import direct
 from sparsegp.learning.objective import push_rows
 from sparsegp.prior import SparsePrior
-from sparsegp.sources import ModelRows, Survey, Units, survey
+from sparsegp.sources import ModelRows, Scan, Units, scan
 from sparsegp.sources.batch import Batch, Source
 from sparsegp.sources.model_rows import joined, to_block
-from sparsegp.sources.survey import valid_batches, with_weight
+from sparsegp.sources.scan import valid_batches, with_weight
 from sparsegp.statistics import BlockStatistics
 
 
@@ -58,7 +58,7 @@ def _usual_threads() -> int:
 class ShareSurvey:
     """The survey of a share (None: it has no rows that count), rows of weight zero, and what is wrong with it."""
 
-    found: Survey | None = None
+    found: Scan | None = None
     n_weightless: int = 0
     error: InputError | None = None
 
@@ -68,7 +68,7 @@ def survey_share(source: Source, seed: tuple[int, int], sample_rows: int) -> Sha
     try:
         if not any(len(with_weight(part)) for part in valid_batches(source)):
             return ShareSurvey(None, sum(len(part) for part in valid_batches(source)))
-        found = survey(source, np.random.default_rng(seed), sample_rows)
+        found = scan(source, np.random.default_rng(seed), sample_rows)
         return ShareSurvey(found, found.n_weightless)
     except InputError as error:
         return ShareSurvey(error=error)
@@ -81,7 +81,7 @@ def without_sample(share: ShareSurvey) -> ShareSurvey:
     found = share.found
     empty = found.sample.take(slice(0, 0))
     facts = (found.n_rows, found.n_weightless, found.inputs, found.targets, empty)
-    return ShareSurvey(Survey(*facts, found.least_noise_var, found.mean_noise_var), share.n_weightless)
+    return ShareSurvey(Scan(*facts, found.least_noise_var, found.mean_noise_var), share.n_weightless)
 
 
 def some_rows(share: ShareSurvey, n_rows: int, seed: tuple[int, ...]) -> Batch | None:

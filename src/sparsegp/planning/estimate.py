@@ -11,7 +11,7 @@ from sparsegp.planning.cost import Cost, Stage, assignment, learning_stages, pre
 from sparsegp.planning.machine import Machine
 from sparsegp.planning.shape import DataShape, ModelShape
 from sparsegp.sources.batch import rows_per_batch
-from sparsegp.sources.survey import SAMPLE_ROWS
+from sparsegp.sources.scan import SAMPLE_ROWS
 
 MEMORY, DISK, CLUSTER = "memory", "disk", "cluster"
 PREDICTED_ROWS = 1_000_000
@@ -104,7 +104,7 @@ def in_memory(model: ModelShape, shape: DataShape, machine: Machine) -> Estimate
 
 
 def from_disk(model: ModelShape, shape: DataShape, machine: Machine) -> Estimate:
-    """A survey pass, learning on its sample and last on all rows, and one pass that gives the model.
+    """A scan, learning on its sample and last on all rows, and one pass that gives the model.
 
     An evaluation on all rows reads them twice; reading goes on beside computing.
     """

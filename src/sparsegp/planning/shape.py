@@ -16,9 +16,8 @@ from sparsegp.estimators.incoming.validation import positive_count
 from sparsegp.estimators.regressor import SparseGPRegressor
 from sparsegp.kernels import Kernel, SquaredExponential, as_kernel
 from sparsegp.sources import open_source
-from sparsegp.sources.csv import CsvSource
-from sparsegp.sources.parquet import ParquetSource
-from sparsegp.sources.survey import SAMPLE_ROWS
+from sparsegp.sources.files import CsvSource, ParquetSource
+from sparsegp.sources.scan import SAMPLE_ROWS
 
 CSV_SAMPLE_BYTES = 2**20
 OTHER_KERNEL_COST = 2.0

@@ -1,11 +1,11 @@
-"""Rows from anywhere: re-iterable sources of batches, one survey pass, groups of rows for engines, blocks on disk."""
+"""Rows from anywhere: re-iterable sources of batches, one scan of them, groups of rows for engines, blocks on disk."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparsegp.sources.batch import Batch, Place, Source
-from sparsegp.sources.opening import is_read_in_batches, open_inputs, open_source
-from sparsegp.sources.survey import Survey, survey, whole_batch
+from sparsegp.sources.open import is_read_in_batches, open_inputs, open_source
+from sparsegp.sources.scan import Moments, Scan, scan, whole_batch
 
 if TYPE_CHECKING:
     from sparsegp.sources.disk_blocks import DiskBlocks, nearest_block, random_block, write_blocks
@@ -15,16 +15,17 @@ __all__ = [
     "Batch",
     "DiskBlocks",
     "ModelRows",
+    "Moments",
     "Place",
+    "Scan",
     "Source",
-    "Survey",
     "Units",
     "is_read_in_batches",
     "nearest_block",
     "open_inputs",
     "open_source",
     "random_block",
-    "survey",
+    "scan",
     "to_block",
     "whole_batch",
     "write_blocks",

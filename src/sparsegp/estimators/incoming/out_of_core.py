@@ -26,7 +26,7 @@ from sparsegp.learning.progressive import choose_lengthscales, climb, schedule_o
 from sparsegp.learning.recorder import LearningResult
 from sparsegp.learning.streamed import StreamedObjective
 from sparsegp.prior import SparsePrior
-from sparsegp.sources import ModelRows, Source, open_source, survey
+from sparsegp.sources import ModelRows, Source, open_source, scan
 
 MOST_ENTRIES = 2**24
 """Numbers in X beyond which rows stay where they are: 128 MB as float64, two million rows of eight columns."""
@@ -62,7 +62,7 @@ def fit(estimator: Any, source: Source) -> None:
     """As in memory, with the stages of learning below all rows on a random sample of them."""
     started, row = time.perf_counter(), estimator._checked_parameters()
     seed = int(check_random_state(estimator.random_state).randint(2**31))
-    found = survey(source, np.random.default_rng((seed, 1)), max(1, MOST_ENTRIES // source.n_features))
+    found = scan(source, np.random.default_rng((seed, 1)), max(1, MOST_ENTRIES // source.n_features))
     if found.is_complete and choosing.is_asked(estimator):
         arrivals.take_columns(estimator, source)
         estimator._fit_chosen(found.sample, started)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsegp.kernels import Kernel
-from sparsegp.sources import Batch
+from sparsegp.sources import Batch, Moments
 
 Array = NDArray[np.float64]
 
@@ -29,9 +29,8 @@ class Standardizer:
 
     @classmethod
     def from_data(cls, X: Array, y: Array, weight: Array | None) -> "Standardizer":
-        x_mean, x_scale = _moments(X, weight)
-        y_mean, y_scale = _moments(y[:, None], weight)
-        return cls(x_mean, x_scale, float(y_mean[0]), float(y_scale[0]))
+        inputs, targets = Moments.of(X, weight), Moments.of(y[:, None], weight)
+        return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]))
 
     @classmethod
     def of(cls, batch: Batch, *, normalize: bool) -> "Standardizer":
@@ -88,16 +87,3 @@ class Standardizer:
 
     def tensor(self, X: Array, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.inputs(X))).to(dtype=dtype, device=device)
-
-
-def _moments(X: Array, weight: Array | None) -> tuple[Array, Array]:
-    """Weighted mean and standard deviation of each column, in two steps so that a large mean does not cancel."""
-    shift = np.average(X, axis=0, weights=weight)
-    centred = X - shift
-    correction = np.average(centred, axis=0, weights=weight)
-    largest = np.abs(centred).max(axis=0)
-    unit = np.where(largest > 0, largest, 1.0)
-    scale = np.sqrt(np.average(np.square((centred - correction) / unit), axis=0, weights=weight)) * unit
-    # a spread at the rounding error of the mean is a constant column
-    constant = scale <= 1e-12 * np.abs(shift)
-    return shift + correction, np.where(constant | (scale == 0), 1.0, scale)

@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 
 from sparsegp.errors import InputError
-from sparsegp.sources import files
 from sparsegp.sources.arrays import ArraySource
 from sparsegp.sources.batch import Source
 from sparsegp.sources.columns import Roles
-from sparsegp.sources.csv import CsvSource
-from sparsegp.sources.dask_collections import DaskArraySource, DaskFrameSource
-from sparsegp.sources.iterables import IterableSource, reader_of, spool
-from sparsegp.sources.parquet import ParquetSource
+from sparsegp.sources.files import ParquetSource, open_files
+from sparsegp.sources.iterables import DaskArraySource, DaskFrameSource, IterableSource, reader_of, spool
 from sparsegp.sources.tables import LIBRARIES, TableSource, inputs_of, is_table, library_of
 
 
@@ -40,7 +37,7 @@ def open_source(
     if roles is not None and y is not None:
         raise InputError("Give either y or target=, not both.")
     if (paths := _paths(X)) is not None:
-        return _open_files(paths, _needed(roles, "a file"), batch_rows)
+        return open_files(paths, _needed(roles, "a file"), batch_rows)
     library = library_of(X)
     if is_table(X) and y is None:
         return TableSource.of(X, _needed(roles, "a table"), batch_rows=batch_rows)
@@ -58,7 +55,7 @@ def open_source(
 
 def open_inputs(path: Path, features: Sequence[str] | None = None, batch_rows: int | None = None) -> Source:
     """Rows to predict, from files: the columns `features` (None: all), and zeros in place of targets."""
-    return _open_files([path], Roles(None, None if features is None else tuple(features)), batch_rows)
+    return open_files([path], Roles(None, None if features is None else tuple(features)), batch_rows)
 
 
 def is_read_in_batches(X: Any, y: Any = None) -> bool:
@@ -94,23 +91,6 @@ def _paths(X: Any) -> list[Path] | None:
     if isinstance(X, (list, tuple)) and X and all(isinstance(path, (str, Path)) for path in X):
         return [Path(path) for path in X]
     return None
-
-
-def _open_files(paths: list[Path], roles: Roles, batch_rows: int | None) -> Source:
-    for path in paths:
-        files.require_exists(path)
-    found = [file for path in paths for file in files.files_in(path)]
-    csv = [file for file in found if files.has_suffix(file, files.CSV_SUFFIXES)]
-    if not found or 0 < len(csv) < len(found):
-        have = "both kinds" if found else "none"
-        raise InputError(
-            f"Expected Parquet files ({', '.join(files.PARQUET_SUFFIXES)}) or CSV files "
-            f"({', '.join(files.CSV_SUFFIXES)}) in {', '.join(map(str, paths))}; found {have}."
-        )
-    if csv:
-        return CsvSource.open(csv, roles, batch_rows)
-    folder = paths[0] if len(paths) == 1 and paths[0].is_dir() else None
-    return ParquetSource.open(found, roles, batch_rows, folder)
 
 
 def _open_iterable(X: Any, roles: Roles | None, batch_rows: int | None, spool_to: str | Path | None) -> Source:

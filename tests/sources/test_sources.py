@@ -1,132 +1,34 @@
-"""Sources: the same rows from anywhere, one survey pass, and errors that name the place."""
+"""Sources: the same rows from anywhere, one scan of them, and errors that name the place."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from source_problems import N_ROWS, NAMES, OPENERS, ROLES, batches_of, columns, frame, matrix, open_arrays, write_folder
 from sparsegp.errors import InputError
 from sparsegp.estimators.incoming.standardizer import Standardizer
-from sparsegp.sources import Source, open_source, survey
-from sparsegp.sources.moments import Moments
+from sparsegp.sources import Moments, Source, open_source, scan
 from sparsegp.sources.prefetch import prefetched
 
-N_ROWS = 157
-NAMES = ["depth", "age", "flag"]
 
-
-def columns(n_rows: int = N_ROWS, seed: int = 0) -> dict[str, np.ndarray]:
-    """A float, an integer and a boolean input, a target with a large mean, a noise variance and a weight."""
-    rng = np.random.default_rng(seed)
-    return {
-        "depth": rng.normal(size=n_rows),
-        "age": rng.integers(0, 90, n_rows),
-        "flag": rng.random(n_rows) < 0.3,
-        "y": 1e6 + rng.normal(size=n_rows),
-        "noise": rng.uniform(0.1, 0.4, n_rows),
-        "weight": rng.integers(0, 3, n_rows).astype(float),
-    }
-
-
-def frame(**changes: Any) -> pd.DataFrame:
-    return pd.DataFrame(columns() | changes)
-
-
-def matrix(table: dict[str, np.ndarray]) -> np.ndarray:
-    return np.column_stack([table[name] for name in NAMES]).astype(float)
-
-
-def write_folder(folder: Path, *frames: pd.DataFrame, row_group_size: int = 20) -> Path:
-    folder.mkdir(exist_ok=True)
-    for k, part in enumerate(frames):
-        table = pa.Table.from_pandas(part, preserve_index=False)
-        pq.write_table(table, folder / f"part-{k}.parquet", row_group_size=row_group_size)
-    return folder
-
-
-ROLES = {"target": "y", "noise_var": "noise", "sample_weight": "weight"}
-Opener = Callable[[Path], Source]
-
-
-def _batches(folder: Path) -> Iterator[tuple[np.ndarray, ...]]:
-    table = columns()
-    X = matrix(table)
-    for part in (slice(0, 40), slice(40, 40), slice(40, 150), slice(150, None)):
-        yield X[part], table["y"][part], table["noise"][part], table["weight"][part]
-
-
-def _arrays(_: Path) -> Source:
-    table = columns()
-    return open_source(matrix(table), table["y"], noise_var=table["noise"], sample_weight=table["weight"])
-
-
-def _parquet_folder(folder: Path) -> Source:
-    parts = frame().iloc[:60], frame().iloc[60:60], frame().iloc[60:]
-    return open_source(write_folder(folder / "parts", *parts), **ROLES, batch_rows=13)
-
-
-def _parquet_with_index(folder: Path) -> Source:
-    frame().set_index(np.arange(N_ROWS)[::-1]).to_parquet(folder / "rows.parquet", row_group_size=50)
-    return open_source(str(folder / "rows.parquet"), **ROLES)
-
-
-def _hive_folder(folder: Path) -> Source:
-    """The flag is not in the files: it is the name of their folder."""
-    flags = columns()["flag"]
-    for k, flag in enumerate(flags.tolist()):
-        part = folder / "hive" / f"row={k:03d}" / f"flag={int(flag)}"
-        part.mkdir(parents=True)
-        frame().drop(columns="flag").iloc[[k]].to_parquet(part / "rows.parquet", index=False)
-    return open_source(folder / "hive", **ROLES, features=NAMES)
-
-
-def _csv(folder: Path) -> Source:
-    frame().to_csv(folder / "rows.csv", index=False)
-    return open_source(folder / "rows.csv", **ROLES, batch_rows=50)
-
-
-def _dask_frame(_: Path) -> Source:
-    parts = [frame().iloc[:100], frame().iloc[100:100], frame().iloc[100:]]
-    return open_source(dd.concat([dd.from_pandas(part, npartitions=1) for part in parts]), **ROLES)
-
-
-def _dask_arrays(_: Path) -> Source:
-    table = columns()
-    X = da.from_array(matrix(table), chunks=(50, 2))
-    y, noise, weight = (da.from_array(table[name], chunks=60) for name in ("y", "noise", "weight"))
-    return open_source(X, y, noise_var=noise, sample_weight=weight)
-
-
-OPENERS: dict[str, Opener] = {
-    "arrays": _arrays,
-    "pandas": lambda _: open_source(frame(), **ROLES, batch_rows=31),
-    "polars": lambda _: open_source(pl.from_pandas(frame()), **ROLES),
-    "pyarrow": lambda _: open_source(pa.Table.from_pandas(frame()), **ROLES),
-    "parquet folder": _parquet_folder,
-    "parquet with an index": _parquet_with_index,
-    "hive folder": _hive_folder,
-    "csv": _csv,
-    "dask frame": _dask_frame,
-    "dask arrays": _dask_arrays,
-    "list of batches": lambda folder: open_source(list(_batches(folder))),
-    "function that makes a generator": lambda folder: open_source(lambda: _batches(folder)),
-    "spooled generator": lambda folder: open_source(_batches(folder), spool_to=folder / "spool.parquet"),
-    "tables": lambda _: open_source([frame().iloc[:30], pl.from_pandas(frame().iloc[30:])], **ROLES),
-}
+def exact_moments(X: np.ndarray, weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column by their definition, in extended precision."""
+    wide = X.astype(np.longdouble)
+    mean = np.average(wide, axis=0, weights=weight)
+    return mean.astype(float), np.sqrt(np.average((wide - mean) ** 2, axis=0, weights=weight)).astype(float)
 
 
 @pytest.mark.parametrize("kind", OPENERS)
@@ -143,19 +45,22 @@ def test_every_source_gives_the_same_rows_every_time(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", OPENERS)
-def test_the_survey_is_the_same_from_every_source(kind: str, tmp_path: Path) -> None:
+def test_the_scan_is_the_same_from_every_source(kind: str, tmp_path: Path) -> None:
     table = columns()
-    found = survey(OPENERS[kind](tmp_path), np.random.default_rng(3), sample_rows=40)
-    expected = Standardizer.from_data(matrix(table), table["y"], table["weight"])
-    np.testing.assert_allclose(found.x_mean, expected.x_mean, rtol=1e-13)
-    np.testing.assert_allclose(found.x_scale, expected.x_scale, rtol=1e-13)
-    np.testing.assert_allclose([found.y_mean, found.y_scale], [expected.y_mean, expected.y_scale], rtol=1e-13)
+    found = scan(OPENERS[kind](tmp_path), np.random.default_rng(3), sample_rows=40)
+    every = np.column_stack([matrix(table), table["y"]])
+    mean, std = exact_moments(every, table["weight"])
+    np.testing.assert_allclose([*found.x_mean, found.y_mean], mean, rtol=1e-13)
+    np.testing.assert_allclose([*found.x_scale, found.y_scale], std, rtol=1e-13)
+    in_memory = Standardizer.from_data(matrix(table), table["y"], table["weight"])
+    np.testing.assert_allclose([*in_memory.x_mean, in_memory.y_mean], mean, rtol=1e-13)
+    np.testing.assert_allclose([*in_memory.x_scale, in_memory.y_scale], std, rtol=1e-13)
     used = table["weight"] > 0
     assert (found.n_rows, found.n_weightless) == (used.sum(), (~used).sum())
     assert found.total_weight == table["weight"].sum()
     np.testing.assert_allclose(found.mean_noise_var, table["noise"][used].mean(), rtol=1e-12)
     assert found.least_noise_var == table["noise"][used].min()
-    reference = survey(_arrays(tmp_path), np.random.default_rng(3), sample_rows=40)
+    reference = scan(open_arrays(tmp_path), np.random.default_rng(3), sample_rows=40)
     np.testing.assert_array_equal(found.sample.X, reference.sample.X)
     assert not found.is_complete
 
@@ -174,16 +79,16 @@ def test_a_table_with_a_target_apart_and_a_memory_map(tmp_path: Path) -> None:
 
 def test_a_small_source_is_sampled_whole_and_in_order() -> None:
     table = columns()
-    found = survey(open_source(matrix(table), table["y"], batch_rows=10), np.random.default_rng(0))
+    found = scan(open_source(matrix(table), table["y"], batch_rows=10), np.random.default_rng(0))
     assert found.is_complete
     np.testing.assert_array_equal(found.sample.X, matrix(table))
 
 
 def test_the_sample_is_uniform() -> None:
-    """Each of 60 rows is among the 12 sampled in a fifth of the surveys, whatever its place."""
+    """Each of 60 rows is among the 12 sampled in a fifth of the scans, whatever its place."""
     X, counts = np.arange(60.0)[:, None], np.zeros(60)
     for seed in range(600):
-        sample = survey(open_source(X, X[:, 0], batch_rows=17), np.random.default_rng(seed), sample_rows=12).sample
+        sample = scan(open_source(X, X[:, 0], batch_rows=17), np.random.default_rng(seed), sample_rows=12).sample
         assert len(set(sample.y)) == 12
         counts[sample.y.astype(int)] += 1
     # Standard deviation of a count: sqrt(600 * 0.2 * 0.8) = 9.8.
@@ -210,17 +115,20 @@ def test_moments_of_parts_are_those_of_the_whole(
     found = Moments.of(*parts[0])
     for part in parts[1:]:
         found = found.including(*part)
-    expected = Standardizer.from_data(X, X[:, 0], weight)
-    np.testing.assert_allclose(found.mean, expected.x_mean, rtol=1e-12, atol=1e-12 * spread)
+    whole = Moments.of(X, weight)
+    mean, std = exact_moments(X, weight)
+    for moments in (found, whole):
+        np.testing.assert_allclose(moments.mean, mean, rtol=1e-12, atol=1e-12 * spread)
     # A spread below the rounding of the mean is that rounding.
     distinct = found.std > 1e-6 * np.abs(found.mean)
-    np.testing.assert_allclose(found.scale[distinct], expected.x_scale[distinct], rtol=1e-9)
+    np.testing.assert_allclose(found.scale[distinct], std[distinct], rtol=1e-9)
+    np.testing.assert_allclose(whole.scale[distinct], std[distinct], rtol=1e-9)
     assert (found.scale[found.std <= 1e-12 * np.abs(found.mean)] == 1.0).all()
 
 
 def test_a_constant_column_keeps_scale_one() -> None:
     X = np.column_stack([np.full(50, 0.1), np.arange(50.0)])
-    found = survey(open_source(X, X[:, 0], batch_rows=7), np.random.default_rng(0))
+    found = scan(open_source(X, X[:, 0], batch_rows=7), np.random.default_rng(0))
     assert found.x_scale[0] == found.y_scale == 1.0
     assert found.x_scale[1] == pytest.approx(X[:, 1].std())
 
@@ -241,7 +149,7 @@ def test_reading_ahead_keeps_order_and_raises_in_place() -> None:
 
 
 def pass_over(source: Source) -> None:
-    survey(source, np.random.default_rng(0))
+    scan(source, np.random.default_rng(0))
 
 
 def test_nan_in_a_row_group_is_named(tmp_path: Path) -> None:
@@ -385,7 +293,7 @@ def test_data_without_rows(tmp_path: Path) -> None:
 
 def test_iterables_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"A generator can be read only once.*spool_to"):
-        open_source(_batches(tmp_path))
+        open_source(batches_of(tmp_path))
     with pytest.raises(InputError, match="gave none"):
         open_source([])
     with pytest.raises(InputError, match="batch 0 is a dict"):
@@ -401,7 +309,7 @@ def test_iterables_that_do_not_fit(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "rows.parquet").write_text("mine")
     with pytest.raises(InputError, match="exists already"):
-        open_source(_batches(tmp_path), spool_to=tmp_path / "rows.parquet")
+        open_source(batches_of(tmp_path), spool_to=tmp_path / "rows.parquet")
 
 
 @pytest.mark.parametrize(
