@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sklearn.utils import check_random_state
-
 from sparsegp import linalg
 from sparsegp.approximations import Approximation, Family
 from sparsegp.data import Rows
@@ -19,6 +17,7 @@ from sparsegp.distributed.shares import surveyed
 from sparsegp.errors import InputError
 from sparsegp.estimators import families
 from sparsegp.estimators.incoming.surveyed import accepted, with_known_noise
+from sparsegp.estimators.incoming.validation import seed_of
 from sparsegp.estimators.progress import StepListener
 from sparsegp.estimators.regressor import DTYPES, SparseGPRegressor
 from sparsegp.estimators.stepping.anytime import READINGS, progress_of
@@ -54,7 +53,7 @@ def fit(
     row = _checked(estimator)
     source = open_source(X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
     file = None if checkpoint is None else Checkpoint(Path(checkpoint))
-    seed = int(check_random_state(estimator.random_state).randint(2**31))
+    seed = seed_of(estimator.random_state)
     seed = seed if file is None else file.seed(seed)
     with connected(client) as cluster, linalg.flushed_denormals():
         _fit_on(cluster, estimator, row, source, seed, file, budget)

@@ -10,7 +10,6 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from sparsegp import linalg
@@ -150,7 +149,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         batch = arrivals.training_batch(self, X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
         if batch.noise_var is not None and kind.noisy:
             raise InputError(f"expert={self.expert!r} learns the noise: give noise_var= per row to other experts only.")
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        rng = np.random.default_rng(validation.seed_of(self.random_state))
         self._standardizer = Standardizer.of(batch, normalize=self.normalize)
         block, labels = drop_weightless(to_block(batch, self._standardizer), blocks)
         listener = StepListener(self, self.verbose)

@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from sparsegp import approximations, linalg
@@ -123,7 +122,7 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
         started = time.perf_counter()
         row = self._checked_parameters()
         batch = arrivals.training_batch(self, X, y, target=target, sample_weight=sample_weight)
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        rng = np.random.default_rng(validation.seed_of(self.random_state))
         self._standardizer = Standardizer.of(batch, normalize=self.normalize)
         block, labels = drop_weightless(to_block(batch, self._standardizer), blocks)
         listener = StepListener(self, self.verbose)

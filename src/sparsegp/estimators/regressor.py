@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from sparsegp import approximations, linalg
@@ -262,7 +261,7 @@ class SparseGPRegressor(
         return Accepted(self._task(row, units, block, labels, start, rng), units, len(batch))
 
     def _generator(self) -> np.random.Generator:
-        return np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        return np.random.default_rng(validation.seed_of(self.random_state))
 
     def _checked_parameters(self) -> Approximation:
         validation.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils import check_random_state
 
 from sparsegp import linalg
 from sparsegp.approximations import Approximation, Family
@@ -19,6 +18,7 @@ from sparsegp.estimators.families import Fitted, Problem
 from sparsegp.estimators.incoming import arrivals
 from sparsegp.estimators.incoming.frames import split_target
 from sparsegp.estimators.incoming.surveyed import accepted, with_known_noise
+from sparsegp.estimators.incoming.validation import seed_of
 from sparsegp.estimators.progress import StepListener
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective, Objective
@@ -61,7 +61,7 @@ def large_source(
 def fit(estimator: Any, source: Source) -> None:
     """As in memory, with the stages of learning below all rows on a random sample of them."""
     started, row = time.perf_counter(), estimator._checked_parameters()
-    seed = int(check_random_state(estimator.random_state).randint(2**31))
+    seed = seed_of(estimator.random_state)
     found = scan(source, np.random.default_rng((seed, 1)), max(1, MOST_ENTRIES // source.n_features))
     if found.is_complete and choosing.is_asked(estimator):
         arrivals.take_columns(estimator, source)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel, Stationary
@@ -119,3 +120,8 @@ def inducing_array(inducing: Any, n_features: int) -> Array:
         )
     require_finite(array, None)
     return array
+
+
+def seed_of(random_state: Any) -> int:
+    """A seed for numpy out of scikit-learn's `random_state`: None, a number, or a RandomState to draw from."""
+    return int(check_random_state(random_state).randint(2**31))
