@@ -1,12 +1,12 @@
-"""Do intervals hold as many rows as they promise?"""
+"""Does the model keep its promises on rows with known targets? Coverage of intervals, and errors one by one."""
 
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
-from sparsegp.display.canvas import BLUE, GREEN, GREY, label_axes, panels
-from sparsegp.estimators.diagnosis import checked_rows, pit_values, without_names
+from sparsegp.display.axes import BLUE, GREEN, GREY, MOST_POINTS, label_axes, panels
+from sparsegp.estimators.diagnosis import checked_rows, pit_values, spread_rows, without_names
 from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.metrics import CALIBRATION_LEVELS
 
@@ -38,7 +38,7 @@ class CalibrationDisplay:
 
     @property
     def observed(self) -> Array:
-        """Share of rows inside the central interval of each level: |2 pit - 1| <= level."""
+        """Fraction of rows inside the central interval of each level: |2 pit - 1| <= level."""
         inside: Array = (np.abs(2.0 * self.pit - 1.0)[:, None] <= self.levels).mean(axis=0)
         return inside
 
@@ -65,3 +65,36 @@ class CalibrationDisplay:
         ax.hist(self.pit, bins=np.linspace(0, 1, N_BINS + 1), density=True, color=GREEN, alpha=0.8)
         ax.set_xlim(0, 1)
         label_axes(ax, "P(Y ≤ y)", "density", "PIT values")
+
+
+@dataclass
+class ResidualsDisplay:
+    """(y - mean)/std against the mean: without pattern, and 19 of 20 rows between the dashed lines, if all is well.
+
+    After `plot`: `ax_` and `figure_`.
+    """
+
+    mean: Array
+    residuals: Array
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
+        """Standardised residuals of rows with known targets, and plot."""
+        rows, target = checked_rows(estimator, X, y)
+        with without_names():
+            mean, std = estimator.predict(rows, return_std=True)
+        return cls(mean, (target - mean) / std).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw on the given axes, or on new ones: at most 2,000 rows, evenly spread."""
+        self.figure_, (self.ax_,) = panels(ax, 1)
+        shown = spread_rows(len(self.mean), MOST_POINTS)
+        self.ax_.axhline(0.0, color=GREY, lw=1)
+        for end in (-1.96, 1.96):
+            self.ax_.axhline(end, color=GREY, lw=1, ls="--")
+        points = self.mean[shown], self.residuals[shown]
+        self.ax_.scatter(*points, s=7, color=BLUE, alpha=0.5, lw=0, rasterized=True)
+        label_axes(self.ax_, "predicted mean", "error / predicted std")
+        return self

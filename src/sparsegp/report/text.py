@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from sparsegp import kernels
-from sparsegp.approximations import Approximation, Family
+from sparsegp.approximations import Family
 from sparsegp.display.relevance import column_lengthscales
 from sparsegp.estimators.diagnosis import column_names
+from sparsegp.estimators.facts import approximation_of, knows_noise, learns_noise, scaling_of
 from sparsegp.estimators.predicting.predictions import Array
 
 SMOOTHNESS: dict[type[kernels.Kernel], str] = {
@@ -22,7 +23,7 @@ SMOOTHNESS: dict[type[kernels.Kernel], str] = {
 
 def assumptions(model: Any) -> list[str]:
     """Sentences that must hold for the intervals to be right."""
-    kernel, units = model.kernel_, model._standardizer
+    kernel = model.kernel_
     smooth = SMOOTHNESS.get(type(kernel))
     shape = f"The function is {smooth}" if smooth else f"The function varies as the kernel {kernel!r} says"
     stationary = isinstance(kernel, kernels.Stationary)
@@ -32,34 +33,33 @@ def assumptions(model: Any) -> list[str]:
         _about_noise(model),
         "Rows are independent of each other once the function is known: errors that persist from row to row are not "
         "part of the model.",
-        f"Far from all rows, predictions return to {units.y_mean:.4g} with a wide interval.",
+        f"Far from all rows, predictions return to {scaling_of(model).y_mean:.4g} with a wide interval.",
         _about_approximation(model),
     ]
 
 
 def _about_noise(model: Any) -> str:
-    own = vars(model)
-    if "noise_kernel_" in own:
+    if learns_noise(model):
         return "The noise is Gaussian; its size differs from place to place and changes gradually with the columns."
     std = math.sqrt(model.noise_var_)
-    if own.get("_known_noise", False):
+    if knows_noise(model):
         return f"The noise is Gaussian with the known variance of each row (for new rows their mean, std {std:.4g})."
     return f"The noise is Gaussian and equally strong everywhere (std {std:.4g})."
 
 
 def _about_approximation(model: Any) -> str:
-    row = vars(model).get("_row")
-    if not isinstance(row, Approximation):
+    approx = approximation_of(model)
+    if approx is None:
         n_experts = model.info_.get("n_experts", "Several")
         return f"{n_experts} experts, each with its own rows, answer together ({model.expert} experts)."
     m = len(model.inducing_)
-    if row.family is Family.EXACT or (row.is_local and model.info_.get("n_blocks") == 1):
+    if approx.family is Family.EXACT or (approx.is_local and model.info_.get("n_blocks") == 1):
         return "All rows are used exactly, without an approximation."
-    if row.family is Family.SUBSET:
+    if approx.family is Family.SUBSET:
         return f"Only {m} of the rows are used; the others are ignored."
-    if row.is_local:
+    if approx.is_local:
         return f"What lies far away is summarised by {m} inducing inputs; rows of the same block are used exactly."
-    return f"All rows are summarised by {m} inducing inputs ({row.name}): detail finer than their spacing is lost."
+    return f"All rows are summarised by {m} inducing inputs ({approx.name}): detail finer than their spacing is lost."
 
 
 def parameters(model: Any, X: Array, target_name: str) -> list[tuple[str, str, str]]:

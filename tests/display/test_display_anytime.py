@@ -10,7 +10,7 @@ from sparsegp.estimators.stepping.anytime import Progress
 
 pytest.importorskip("matplotlib").use("Agg")
 
-from sparsegp.display.anytime import AnytimeDisplay  # noqa: E402
+from sparsegp.display import AnytimeDisplay  # noqa: E402
 
 SECONDS = (0.5, 1.0, 4.0)
 RMSE = (0.8, 0.5, 0.4)

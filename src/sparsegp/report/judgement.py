@@ -1,13 +1,24 @@
-"""Have the rows moved since the fit? Columns against those of the training rows, errors against what was expected."""
+"""How a model stands up to rows with known targets: scores, findings, and whether the rows have moved since the fit."""
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sparsegp.estimators.diagnosis import NOTICE, WARNING, Finding, column_names
+from sparsegp.estimators.diagnosis import (
+    NOTICE,
+    WARNING,
+    Finding,
+    checked_rows,
+    column_names,
+    diagnose,
+    without_names,
+)
+from sparsegp.estimators.facts import scaling_of
 from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.report.scores import scores
 
 FEWEST_ROWS = 20
 FAR, VERY_FAR = 0.5, 1.5
@@ -15,7 +26,23 @@ MOST_NAMES = 5
 LEANS = 0.25
 
 
-def drift(model: Any, X: Array, y: Array) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class Judgement:
+    """How a model stands up to rows with known targets: scores by name, and what stood out, warnings first."""
+
+    scores: dict[str, float]
+    findings: list[Finding]
+
+
+def judge(model: Any, X: Any, y: Any) -> Judgement:
+    """Scores, the findings of `diagnose`, and whether the rows have drifted away from the training rows."""
+    rows, target = checked_rows(model, X, y)
+    with without_names():
+        found = [*diagnose(model, rows, target), *_drift(model, rows, target)]
+        return Judgement(scores(model, rows, target), sorted(found, key=lambda finding: finding.severity != WARNING))
+
+
+def _drift(model: Any, X: Array, y: Array) -> Iterator[Finding]:
     """Findings about checked rows; few rows say nothing."""
     if len(y) >= FEWEST_ROWS:
         yield from _moved_columns(model, X)
@@ -26,9 +53,9 @@ def _moved_columns(model: Any, X: Array) -> Iterator[Finding]:
     """Means further away than sampling explains, in standard deviations of the training rows."""
     if not model.normalize:
         return
-    units = model._standardizer
-    moved = np.abs(X.mean(axis=0) - units.x_mean) / units.x_scale
-    chance = 4.0 * X.std(axis=0) / units.x_scale / math.sqrt(len(X))
+    scaling = scaling_of(model)
+    moved = np.abs(X.mean(axis=0) - scaling.x_mean) / scaling.x_scale
+    chance = 4.0 * X.std(axis=0) / scaling.x_scale / math.sqrt(len(X))
     far = np.flatnonzero(moved > np.maximum(FAR, chance))
     if not far.size:
         return
