@@ -1,6 +1,8 @@
-"""Rows of Parquet and CSV files as the commands want them: chosen by name, checked, all at once or batch by batch."""
+"""Rows of Parquet and CSV files as the commands want them, and which columns of a table a model wants."""
 
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,3 +61,43 @@ def content_id(source: "Source") -> str:
     from sparsegp.estimators.updating import batch_log
 
     return batch_log.content_id((X, y, weight, noise) for X, y, noise, weight in tuples(source))
+
+
+def name_columns(model: Any, source: "Source", target: str) -> None:
+    """A model fitted to arrays learns what the columns of the table were called."""
+    import numpy as np
+
+    from sparsegp.estimators.saving.persistence import TableColumns
+
+    features = tuple(source.feature_names or ())
+    model._table_columns = TableColumns(features, target)
+    model.feature_names_in_ = np.array(features, dtype=object)
+
+
+def target_of(model: Any, given: str | None) -> str:
+    """The name of the target: as given, or as in the table of the fit."""
+    saved = vars(model).get("_table_columns")
+    if given is None and saved is None:
+        raise InputError("The model does not know the name of its target: give --target.")
+    return given or str(saved.target)
+
+
+def open_for(model: Any, data: Path, target: str | None, **options: Any) -> "Source":
+    """The columns of a table that the model was fitted with, by name; without names, all that are nothing else."""
+    saved = vars(model).get("_table_columns")
+    names = vars(model).get("feature_names_in_") if saved is None else saved.features
+    source = open_table(data, target, None if names is None else list(map(str, names)), **options)
+    if source.n_features != model.n_features_in_:
+        raise InputError(
+            f"The model was fitted with {model.n_features_in_} columns without names; {data} has {source.n_features}: "
+            f"{', '.join(source.feature_names or ())}. Give a table with the same columns."
+        )
+    return source
+
+
+@contextmanager
+def named_columns() -> Iterator[None]:
+    """Within, arrays whose columns were chosen by name are as good as tables."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        yield

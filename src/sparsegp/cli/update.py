@@ -1,12 +1,12 @@
-"""`sparsegp update`: new rows into a saved model, each batch exactly once."""
+"""`sparsegp update` and `sparsegp merge`: new rows into a saved model, each batch exactly once; models into one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparsegp.cli import options, saved, tables
-from sparsegp.cli.output import note, print_json, show_rows
+from sparsegp.cli import options, tables
+from sparsegp.cli.output import note, print_json, show, show_rows
 from sparsegp.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def update(
     separate: Annotated[
         bool, typer.Option("--separate", help="The new rows alone, to be merged into the model later. Needs -o.")
     ] = False,
-    chunk_rows: options.ChunkRows = options.CHUNK_ROWS,
+    chunk_rows: options.ChunkRows = options.READ_ROWS,
     as_json: options.Json = False,
 ) -> None:
     """Add rows exactly, without learning again. A batch that is in the model already is not added twice.
@@ -46,13 +46,13 @@ def update(
     from sparsegp.io.model_file import locked
 
     destination = output or model
-    with locked(destination), saved.named_columns():
+    with locked(destination), tables.named_columns():
         fitted, reports = _opened(model, separate), []
         if noise_var is not None and not isinstance(fitted, StreamingMixin):
             raise InputError("--noise-var is not for a model with learned noise: it knows the noise of every place.")
         for path in data:
-            name, columns = saved.target_of(fitted, target), {"weight": weight, "noise_var": noise_var}
-            source = saved.open_for(fitted, path, name, **columns, batch_rows=chunk_rows)
+            name, columns = tables.target_of(fitted, target), {"weight": weight, "noise_var": noise_var}
+            source = tables.open_for(fitted, path, name, **columns, batch_rows=chunk_rows)
             reports.append({"file": str(path), **_add_once(fitted, source, batch_id, destination)})
     if as_json:
         print_json({"model": str(destination), "batches": reports, "rows_in_model": int(fitted.n_samples_seen_)})
@@ -94,9 +94,34 @@ def _add_once(model: Any, source: "Source", batch_id: str | None, destination: P
 
 
 def _warn_of_drift(model: Any) -> None:
-    told = model.info_.get("innovations", {})
-    if told.get("drift"):
+    recent = model.info_.get("innovations", {})
+    if recent.get("drift"):
         note(
-            f"Drift: recent squared errors are {told['mean_square']:.2g} times what the model expects. Look at the "
+            f"Drift: recent squared errors are {recent['mean_square']:.2g} times what the model expects. Look at the "
             "data, or fit again on recent rows."
         )
+
+
+def merge(
+    models: Annotated[list[Path], typer.Argument(help="Model files: a model, and those of `update --separate`.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")],
+    as_json: options.Json = False,
+) -> None:
+    """Merge models of different rows, exactly: the result is the model of all rows."""
+    if len(models) < 2:
+        raise InputError("merge takes at least two model files.")
+    import sparsegp
+    from sparsegp.estimators.saving import persistence
+    from sparsegp.estimators.updating import batch_log
+    from sparsegp.estimators.updating.streaming import StreamingMixin
+
+    first, *others = (sparsegp.load(path) for path in models)
+    if not isinstance(first, StreamingMixin):
+        raise InputError(f"{models[0]} holds a {type(first).__name__}, which cannot be merged.")
+    for other in others:
+        first.merge(other)  # models that do not go together at all say so first
+        batch_log.require_disjoint(first, other)
+        batch_log.record(first, *batch_log.batch_ids(other))
+    persistence.save(first, output)
+    rows = int(first.n_samples_seen_)
+    show("Merged", {"model": str(output), "models": len(models), "rows_in_model": rows}, as_json)

@@ -1,4 +1,4 @@
-"""The commands: what they write and say, run in this process; tests/test_cli_processes.py has the real ones."""
+"""The commands: what they write and say, run in this process; tests/cli/test_cli_processes.py has the real ones."""
 
 import json
 

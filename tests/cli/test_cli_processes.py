@@ -14,8 +14,8 @@ import pytest
 
 import sparsegp
 from sparsegp import SparseGPRegressor, kernels
-from sparsegp.cli import saved
-from sparsegp.cli.watching import Watcher
+from sparsegp.cli import tables
+from sparsegp.cli.watch import Watcher
 from sparsegp.sources import open_source
 
 SECONDS = 600
@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
     )
     rows = open_source(folder / "train.parquet", target="y")
     model.fit(*columns(table(80, 0)))
-    saved.name_columns(model, rows, "y")
+    tables.name_columns(model, rows, "y")
     model.save(folder / "model.sgp")
     return folder
 

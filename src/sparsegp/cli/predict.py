@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsegp.cli import options, saved, tables
+from sparsegp.cli import options, tables
 from sparsegp.cli.output import show
 from sparsegp.errors import InputError
 
@@ -22,7 +22,7 @@ def predict(
         Path | None, typer.Option("--output", "-o", help="Parquet or CSV file. Default: CSV on standard output.")
     ] = None,
     coverage: Annotated[float, typer.Option(help="Probability that lower to upper holds the target.")] = 0.95,
-    chunk_rows: options.ChunkRows = options.CHUNK_ROWS,
+    chunk_rows: options.ChunkRows = options.READ_ROWS,
     as_json: options.Json = False,
 ) -> None:
     """Predict each row of a table: mean, std, and the interval from lower to upper."""
@@ -31,8 +31,8 @@ def predict(
     if not 0.0 < coverage < 1.0:
         raise InputError(f"--coverage is a probability between 0 and 1, such as 0.95; got {coverage:g}.")
     fitted = _loaded(model)
-    source, n_rows = saved.open_for(fitted, data, None, batch_rows=chunk_rows), 0
-    with _writer(output) as write, saved.named_columns():
+    source, n_rows = tables.open_for(fitted, data, None, batch_rows=chunk_rows), 0
+    with _writer(output) as write, tables.named_columns():
         for X, *_ in tables.tuples(source):
             mean, std = fitted.predict(X, return_std=True)
             lower, upper = fitted.predict_interval(X, coverage)
@@ -88,7 +88,7 @@ def evaluate(
     from sparsegp.report.scores import scores
 
     fitted = sparsegp.load(model)
-    rows = tables.read(saved.open_for(fitted, data, saved.target_of(fitted, target)))
-    with saved.named_columns():
+    rows = tables.read(tables.open_for(fitted, data, tables.target_of(fitted, target)))
+    with tables.named_columns():
         result = scores(fitted, rows.X, rows.y)
     show(f"Scores on {data}", {"rows": len(rows), **result}, as_json)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparsegp.cli import options, saved, tables
+from sparsegp.cli import options, tables
 from sparsegp.cli.output import note, show
-from sparsegp.cli.watching import INTERRUPTED, watched
+from sparsegp.cli.watch import INTERRUPTED, watched
 from sparsegp.errors import InputError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _fit_and_save(
     with watched(model, time_budget, quiet=as_json or settings.verbose) as watcher:
         # a function that starts a new pass: more rows than fit into memory are read as they are needed
         model.fit(lambda: tables.tuples(source))
-    saved.name_columns(model, source, target)
+    tables.name_columns(model, source, target)
     if watcher.fraction == 1.0:
         batch_log.record(model, tables.content_id(source))
     model.save(output)

@@ -13,10 +13,10 @@ INTERRUPTED = 130  # the exit code
 
 
 class Watcher:
-    """A scikit-learn callback: told of every learning step, it says when to stop.
+    """A scikit-learn callback: called after every learning step, it says when to stop.
 
     `limit` is the budget of estimators that keep none themselves. After the fit: `steps`, `stopped_by`, and `fraction`,
-    the share of the rows behind the model.
+    the fraction of the rows behind the model.
     """
 
     def __init__(self, model: Any, limit: float | None, bar: Any, task: Any) -> None:
@@ -67,8 +67,8 @@ def _quit(number: int, frame: Any) -> None:
     raise SystemExit(INTERRUPTED)
 
 
-def _described(step: int, told: Mapping[str, Any]) -> str:
-    evidence, rows = told["log_evidence_per_row"], told["n_rows"]
+def _described(step: int, facts: Mapping[str, Any]) -> str:
+    evidence, rows = facts["log_evidence_per_row"], facts["n_rows"]
     return f"step {step}, {rows:,} rows, log evidence per row {evidence:.4f}"
 
 
