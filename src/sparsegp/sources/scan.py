@@ -35,10 +35,10 @@ class Moments:
     @classmethod
     def _about(cls, origin: Array, X: Array, weight: Array | None) -> "Moments":
         centred = X - origin
-        offset = np.average(centred, axis=0, weights=weight)
-        centred -= offset
         largest = np.abs(centred).max(axis=0)
         unit = np.where(largest > 0, largest, 1.0)
+        offset = np.average(centred, axis=0, weights=weight)
+        centred -= offset
         std = np.sqrt(np.average(np.square(centred / unit), axis=0, weights=weight)) * unit
         return cls(float(len(X) if weight is None else weight.sum()), origin, offset, std)
 
