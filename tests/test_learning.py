@@ -187,3 +187,17 @@ def test_noise_that_is_known_stays():
     hyper = Hyperparameters(SquaredExponential(1.0, [1.5, 1.5]), 1e-6, rows.all.X[:20], learn_noise=False)
     choose_noise(CollapsedObjective(rows, approximations.get("pic")), hyper)
     assert float(hyper.noise_var) == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sample_rows", "sizes"), [(None, [100, 800, 5000]), (801, [100, 800, 5000]), (800, [100, 5000]), (60, [60, 5000])]
+)
+def test_stages_below_all_rows_fit_in_a_sample(sample_rows, sizes):
+    schedule = Schedule(first_rows=100, growth=8, warm_up_iterations=7)
+    assert schedule.stages(5000, sample_rows) == sizes
+    first, *others = schedule.climbs(sizes, 5000)
+    assert (first.is_warm_up, first.subset, first.n_rows, first.iterations) == (True, 0, sizes[0], 7)
+    assert [(climb.subset, climb.n_rows) for climb in others] == list(enumerate(sizes))
+    assert [climb.iterations for climb in others] == [
+        schedule.iterations(k, len(sizes), 5000) for k in range(len(sizes))
+    ]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from source_problems import N_ROWS, NAMES, OPENERS, ROLES, batches_of, columns, frame, matrix, open_arrays, write_folder
 from sparsegp.errors import InputError
 from sparsegp.estimators.incoming.standardizer import Standardizer
-from sparsegp.sources import Moments, Source, open_source, scan
+from sparsegp.sources import Batch, Moments, Source, open_source, scan
 from sparsegp.sources.prefetch import prefetched
 
 
@@ -339,3 +339,13 @@ def test_sources_never_import_dask_or_pandas() -> None:
     code = "import sys, sparsegp.sources; print(sorted({'dask', 'pandas', 'polars'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_batches_are_joined_with_all_or_none_of_their_noise_and_weights() -> None:
+    known, other = (next(iter(open_source(np.ones((3, 1)), np.ones(3), noise_var=noise))) for noise in (0.5, None))
+    joined = Batch.concat([known, known.take(slice(0, 0)), known])
+    assert len(joined) == 6
+    np.testing.assert_array_equal(joined.noise_var, np.full(6, 0.5))
+    assert Batch.concat([known, other.take(slice(0, 0))]) is known
+    with pytest.raises(InputError, match="give all or none"):
+        Batch.concat([known, other])
