@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,12 @@ from sparsegp.baselines import ExactObjective
 from sparsegp.committee import TABLE, Committee, Process, training
 from sparsegp.committee.aggregation import get
 from sparsegp.committee.division import divide
-from sparsegp.committee.parallel import map_in_threads, n_workers
 from sparsegp.committee.plans import Recipe
 from sparsegp.committee.reach import decreases
 from sparsegp.data import Block
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective
+from sparsegp.parallel import Threads, itself
 
 DECREASING = {
     "se": kernels.SquaredExponential(1.3, [0.3, 0.8]),
@@ -58,7 +57,8 @@ def shared(kernel: kernels.Kernel, block: Block, noise_var: float = 0.05) -> Hyp
 def make_committee(row: str, aggregation: str, kernel: kernels.Kernel, block: Block, tolerance: float) -> Committee:
     communicates = get(aggregation).communicates
     plans, hyper = make_plans(row, block, 8, communicates=communicates), shared(kernel, block)
-    inference = training.infer(plans, hyper, communicates=communicates)
+    threads = Threads()
+    inference = training.infer(training.place(plans, threads), hyper, threads, communicates=communicates)
     return Committee(get(aggregation), (Process(kernel),), inference.experts, inference.common, tolerance)
 
 
@@ -69,43 +69,16 @@ def make_committee(row: str, aggregation: str, kernel: kernels.Kernel, block: Bl
 def test_the_objective_is_the_sum_over_experts_and_so_is_its_gradient(row: str) -> None:
     block = block_of(120)
     plans, hyper = make_plans(row, block, 4), shared(DECREASING["se"], block)
-    value = training.CommitteeObjective.of(plans, hyper, n_jobs=1).value_and_gradient(hyper)
+    value = training.threaded_sum(plans, hyper, n_jobs=1).value_and_gradient(hyper)
     gradient, parts = hyper.gradient(), []
     for plan in plans:
         own = plan.hyperparameters(hyper)
         objective = ExactObjective(plan.block) if row == "exact" else CollapsedObjective(plan.rows, plan.row)
         parts.append((objective.value_and_gradient(own), own.gradient()))
     agree((value, gradient), (sum(v for v, _ in parts), sum(g for _, g in parts)), rtol=1e-12)
-    threaded = training.CommitteeObjective.of(plans, hyper, n_jobs=3).value_and_gradient(hyper)
+    threaded = training.threaded_sum(plans, hyper, n_jobs=3).value_and_gradient(hyper)
     assert threaded == pytest.approx(value, rel=1e-12)
     np.testing.assert_allclose(hyper.gradient(), gradient, rtol=1e-9)
-
-
-def test_threads_keep_order_and_leave_torch_as_it_was() -> None:
-    before = torch.get_num_threads()
-    assert map_in_threads(lambda k: k * k, range(11), 4) == [k * k for k in range(11)]
-    assert map_in_threads(lambda k: k, range(0), 2) == []
-    assert torch.get_num_threads() == before
-    assert (n_workers(4, 2), n_workers(2, 9), n_workers(None, 100), n_workers(3, 0)) == (2, 2, before, 1)
-
-
-def test_a_thread_that_is_done_takes_the_next_item():
-    others_done, done = threading.Event(), []
-
-    def work(k):
-        if k == 0:
-            return others_done.wait(20)
-        done.append(k)
-        if len(done) == 7:
-            others_done.set()
-        return True
-
-    assert map_in_threads(work, range(8), 2) == [True] * 8
-
-
-def test_an_error_in_a_thread_is_the_callers_error() -> None:
-    with pytest.raises(ZeroDivisionError):
-        map_in_threads(lambda k: 1 / k, [1, 0, 2], 2)
 
 
 @pytest.mark.parametrize(("n", "stages"), [(3, [(3, 60)]), (20, [(8, 60), (20, 20)]), (99, [(8, 60), (32, 20)])])
@@ -122,10 +95,10 @@ def test_learning_inducing_inputs_raises_the_bound_and_leaves_them_in_the_box() 
     evidence = {}
     for learn_inducing in (False, True):
         own = shared(kernel, block)
-        *_, (plans, results) = training.learn(
-            start, own, training.Lesson(limits, "lbfgs", learn_inducing, rng, training.Threads(1))
-        )
-        evidence[learn_inducing] = training.infer(plans, own).log_evidence
+        one = Threads(1)
+        *_, (placed, results) = training.learn(start, own, training.Lesson(limits, "lbfgs", learn_inducing, rng, one))
+        evidence[learn_inducing] = training.infer(placed, own, one).log_evidence
+        plans = one.map(itself, placed)
         assert len(results) == 1 + learn_inducing
     assert evidence[True] > evidence[False] + 1.0
     assert all(bool((p.inducing >= limits_box[0]).all() and (p.inducing <= limits_box[1]).all()) for p in plans)

@@ -13,8 +13,8 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from problems import agree
-from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, approximations, kernels, load
-from sparsegp.committee import TABLE, processes, training
+from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, approximations, kernels, load, parallel
+from sparsegp.committee import TABLE, training
 from sparsegp.estimators import families
 
 
@@ -181,8 +181,8 @@ def test_processes_give_the_model_of_threads(expert: str, aggregation: str, monk
     X, y = wave(150)
     settings = {"aggregation": aggregation, "n_experts": 3, "n_inducing": 10, "n_noise_inducing": 5, "random_state": 4}
     gp = CommitteeGPRegressor(expert=expert, n_jobs=2, **settings).fit(X, y)
-    asked, started = [], processes.started
-    monkeypatch.setattr(processes, "started", lambda n: asked.append(n) or started(n))
+    asked, Processes = [], parallel.Processes
+    monkeypatch.setattr(parallel, "Processes", lambda n: asked.append(n) or Processes(n))
     other = clone(gp).set_params(backend="processes").fit(X, y)
     assert asked == [2]
     agree(other.predict(X, return_std=True), gp.predict(X, return_std=True), rtol=1e-5)

@@ -1,74 +1,47 @@
-"""Experts on workers that share no memory: who has which, sums as in one process, and what happens when one dies."""
+"""Experts on workers that share no memory: sums as in one process, and what an expert's error does to the others."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info
 
 from problems import agree
-from sparsegp import approximations, kernels, threads
-from sparsegp.committee import processes, training
-from sparsegp.committee.parallel import map_in_threads
+from sparsegp import approximations, kernels
+from sparsegp.committee import training
 from sparsegp.committee.plans import DensePlan, Recipe
-from sparsegp.committee.shares import Share, add_up, largest_first, shared_out
 from sparsegp.data import Block
-from sparsegp.errors import FactorizationError, SparseGPError
+from sparsegp.errors import FactorizationError
 from sparsegp.learning.hyperparameters import Hyperparameters
-
-WORK = st.lists(st.floats(0.0, 1e6), max_size=30)
-THREADS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 8), min_size=1)
+from sparsegp.parallel import Executor, Placed, Processes, Serial, Threads
 
 
-@given(WORK, THREADS)
-def test_every_expert_has_one_home_and_no_worker_much_more_than_its_part(
-    work: list[float], capacity: dict[str, int]
-) -> None:
-    shares = shared_out(work, capacity)
-    assert sorted(place for share in shares for place in share.places) == list(range(len(work)))
-    assert [share.home for share in shares] == list(capacity)
-    largest, fair = max(work, default=0.0), sum(work) / sum(capacity.values())
-    for share in shares:
-        assert sum(work[p] for p in share.places) <= capacity[share.home] * fair + largest + 1e-6
+class Scripted(Serial):
+    """An executor that has all answers, and gives them in the order of the items."""
+
+    def step(self, fn, placed, *broadcast, each=None):
+        return placed, [placed.handles[k] for k in range(len(placed))]
 
 
-@given(WORK, THREADS, st.data())
-def test_experts_with_a_home_keep_it(work: list[float], capacity: dict[str, int], data: st.DataObject) -> None:
-    places = st.sets(st.integers(0, len(work) - 1)) if work else st.just(set())
-    settled = {place: data.draw(st.sampled_from(sorted(capacity))) for place in data.draw(places)}
-    shares = shared_out(work, capacity, settled)
-    assert all(place in share.places for share in shares for place, home in settled.items() if home == share.home)
-    assert sorted(place for share in shares for place in share.places) == list(range(len(work)))
-
-
-@given(WORK)
-def test_what_is_begun_last_is_smallest(work: list[float]) -> None:
-    assert [work[place] for place in largest_first(work)] == sorted(work, reverse=True)
-
-
-@given(st.permutations(range(5)), st.integers(0, 5))
-def test_sums_do_not_depend_on_who_has_which_expert(order: list[int], cut: int) -> None:
+@given(st.permutations(range(5)))
+def test_sums_do_not_depend_on_who_has_which_expert(order: list[int]) -> None:
     values = [1e16, 1.0, -1e16, 3.0, 0.1]
     hyper = problem("exact")[1]
     answers = [(value, tuple(np.full(p.shape, value) for p in hyper.parameters())) for value in values]
-    shares = [Share("a", tuple(sorted(order[:cut]))), Share("b", tuple(sorted(order[cut:])))]
-    total = add_up(hyper, shares, [[answers[place] for place in share.places] for share in shares])
+    placed = Placed(tuple(answers), tuple(order), tuple(map(float, order)))
+    total = training.SumObjective(Scripted(), placed, 5).value_and_gradient(hyper)
     assert total == sum(values)
     assert all((p.grad == sum(values)).all() for p in hyper.parameters())
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[processes.Processes]:
-    with processes.started(2) as started:
+def processes() -> Iterator[Processes]:
+    with Processes(2) as started:
         yield started
 
 
@@ -84,21 +57,34 @@ def problem(row: str) -> tuple[list[training.ExpertPlan], Hyperparameters, train
     return plans, Hyperparameters(kernel, 0.1, X[:1], learn_inducing=False), lesson
 
 
-@pytest.mark.parametrize("row", ["exact", "vfe"])
-def test_processes_add_up_and_learn_as_threads_do(crew: processes.Processes, row: str) -> None:
+def evaluated(plans: Placed, shared: Hyperparameters, executor: Executor) -> list[tuple[float, np.ndarray]]:
+    """Three evaluations: experts go on from where the one before left them."""
+    objective, start, found = training.SumObjective.of(plans, shared, executor), shared.vector(), []
+    assert objective.n_rows == 180
+    for shift in (0.0, 0.1, 0.0):
+        shared.load_vector(start + shift)
+        found.append((objective.value_and_gradient(shared), shared.gradient().copy()))
+    shared.load_vector(start)
+    return found
+
+
+def everything(row: str, executor: Executor) -> list[tuple[float, np.ndarray]]:
+    """Evaluations before and after inducing inputs are learned, and the evidence of every expert in the end."""
     plans, shared, lesson = problem(row)
-    local = training.Threads(1)
-    for one, other in (
-        (plans, plans),
-        (crew.with_learned_inducing(plans, shared, lesson), local.with_learned_inducing(plans, shared, lesson)),
-    ):
-        objective, expected = crew.objective(one, shared), local.objective(other, shared)
-        assert objective.n_rows == expected.n_rows == 180
-        got = objective.value_and_gradient(shared), shared.gradient().copy()
-        agree(got, (expected.value_and_gradient(shared), shared.gradient().copy()), 1e-9)
-        trained = crew.train(one, shared, one[0]), local.train(other, shared, other[0])
-        values = [[expert.log_evidence for expert in experts] for experts in trained]
-        np.testing.assert_allclose(values[0], values[1], rtol=1e-9)
+    lesson = replace(lesson, executor=executor)
+    placed = training.place(plans, executor)
+    better = training.with_own_inducing(placed, shared, lesson)
+    found = evaluated(placed, shared, executor) + evaluated(better, shared, executor)
+    inference = training.infer(better, shared, executor, communicates=True)
+    return [*found, (inference.log_evidence, np.array([len(inference.experts)]))]
+
+
+@pytest.mark.parametrize("row", ["exact", "vfe"])
+def test_all_executors_add_up_and_learn_as_one_thread_does(processes: Processes, row: str) -> None:
+    expected = everything(row, Serial())
+    for executor in (Threads(2), processes):
+        for (value, gradient), (reference, slope) in zip(everything(row, executor), expected, strict=True):
+            agree((value, gradient), (reference, slope), 1e-9)
 
 
 @dataclass(frozen=True)
@@ -110,90 +96,53 @@ class Hopeless(DensePlan):
         raise FactorizationError("K is not positive definite.")
 
 
-def test_errors_of_an_expert_come_back_as_they_are(crew: processes.Processes) -> None:
+def test_errors_of_an_expert_come_back_as_they_are(processes: Processes) -> None:
     plans, shared, _ = problem("exact")
     assert isinstance(plans[0], DensePlan)
     with pytest.raises(FactorizationError, match="positive definite"):
-        crew.objective([Hopeless(plans[0].block)], shared)
-    assert np.isfinite(crew.objective(plans, shared).value_and_gradient(shared))
+        training.SumObjective.of(training.place([Hopeless(plans[0].block)], processes), shared, processes)
+    objective = training.SumObjective.of(training.place(plans, processes), shared, processes)
+    assert np.isfinite(objective.value_and_gradient(shared))
 
 
-def test_a_process_keeps_its_experts_however_large_they_are(crew: processes.Processes) -> None:
-    """loky replaces processes that have grown by 300 MB, unless told not to."""
-    plans, shared, _ = problem("exact")
-    objective = crew.objective(plans, shared)
-    value = objective.value_and_gradient(shared)
-    for pool in crew.pools:
-        pool.submit(_grow, 400 * 2**20).result()
-    time.sleep(1.5)
-    for pool in crew.pools:
-        pool.submit(int).result()
-    assert objective.value_and_gradient(shared) == pytest.approx(value, rel=1e-12)
+@pytest.mark.parametrize("row", ["exact", "vfe"])
+def test_an_evaluation_after_one_that_failed_starts_from_the_one_before(processes: Processes, row: str) -> None:
+    for executor in (Threads(2), processes):
+        plans, shared, _ = problem(row)
+        objective = training.SumObjective.of(training.place(plans, executor), shared, executor)
+        value, good, members = objective.value_and_gradient(shared), shared.vector(), objective.members
+        shared.load_vector(np.full_like(good, np.nan))
+        with pytest.raises(FactorizationError):
+            objective.value_and_gradient(shared)
+        assert objective.members is members
+        shared.load_vector(good)
+        assert objective.value_and_gradient(shared) == pytest.approx(value, rel=1e-9)
 
 
-_kept = []
+def test_objectives_on_the_same_workers_do_not_disturb_one_another(processes: Processes) -> None:
+    plans, shared, _ = problem("vfe")
+    placed = training.place(plans, processes)
+    all_of_them = training.SumObjective.of(placed, shared, processes)
+    value = all_of_them.value_and_gradient(shared)
+    two = training.SumObjective.of(placed.subset([2, 0]), shared, processes)
+    assert two.n_rows == 80
+    assert two.value_and_gradient(shared) != value
+    assert all_of_them.value_and_gradient(shared) == pytest.approx(value, rel=1e-12)
 
 
-def _grow(n_bytes: int) -> None:
-    _kept.append(np.ones(n_bytes // 8))
-
-
-def test_an_objective_that_was_replaced_says_so(crew: processes.Processes) -> None:
-    plans, shared, _ = problem("exact")
-    old, new = crew.objective(plans, shared), crew.objective(plans[:2], shared)
-    assert np.isfinite(new.value_and_gradient(shared))
-    with pytest.raises(SparseGPError, match="other experts"):
-        old.value_and_gradient(shared)
-
-
-def test_after_an_error_nobody_begins_another_expert() -> None:
-    begun: list[int] = []
-
-    def work(k: int) -> None:
-        begun.append(k)
-        if k == 0:
-            raise FactorizationError("K is not positive definite.")
-        time.sleep(0.2)
-
-    with pytest.raises(FactorizationError):
-        map_in_threads(work, range(20), 2)
-    assert len(begun) < 5
-
-
-def test_a_process_that_dies_is_said_to_have() -> None:
-    plans, shared, _ = problem("exact")
-    with processes.started(1) as crew:
-        dying = crew.pools[0].submit(os._exit, 1)
-        with pytest.raises(SparseGPError, match="backend='threads'"):
-            crew.train(plans, shared)
-        assert dying.exception() is not None
-        with pytest.raises(SparseGPError, match="backend='threads'"):
-            crew.objective(plans, shared)
-
-
-def test_work_in_one_thread_leaves_the_number_as_it_was() -> None:
-    before = threads.available()
-    with threads.single():
-        assert threads.available() == 1
-        assert all(pool["num_threads"] == 1 for pool in threadpool_info() if pool["user_api"] == "openmp")
-    with suppress(ZeroDivisionError), threads.single():
-        raise ZeroDivisionError
-    assert threads.available() == before
+def test_every_stage_of_learning_is_divided_among_workers(processes: Processes) -> None:
+    plans, shared, lesson = problem("exact")
+    plans = [plans[0], plans[2]] * 8
+    lesson = replace(lesson, executor=processes, schedule=training.Schedule((4, 8), (1, 1)))
+    order = np.random.default_rng(3).permutation(len(plans))
+    placed, results = next(training.learn(plans, shared, replace(lesson, rng=np.random.default_rng(3))))
+    assert results == []
+    for n_experts in (4, 8, 16):
+        homes = placed.subset(order[:n_experts]).homes
+        assert homes.count(0) == homes.count(1) == n_experts // 2
 
 
 @pytest.mark.parametrize("row", ["exact", "vfe"])
 def test_more_rows_are_more_work(row: str) -> None:
     small, large, _ = problem(row)[0]
     assert 0.0 < small.work < large.work
-
-
-def test_the_variance_of_targets_does_not_depend_on_the_number_of_threads() -> None:
-    y = torch.from_numpy(np.random.default_rng(0).standard_normal(200_000))
-    block, before, found = Block(y[:, None], y), threads.available(), set()
-    try:
-        for n_threads in (1, 2, 4):
-            torch.set_num_threads(n_threads)
-            found.add(block.target_variance)
-    finally:
-        torch.set_num_threads(before)
-    assert len(found) == 1

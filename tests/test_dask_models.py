@@ -21,6 +21,7 @@ from sparsegp.committee.plans import Recipe
 from sparsegp.data import Block
 from sparsegp.engines import anytime_run
 from sparsegp.learning.hyperparameters import Hyperparameters
+from sparsegp.parallel import Executor, Placed, Threads
 
 distributed = pytest.importorskip("distributed")
 da = pytest.importorskip("dask.array")
@@ -152,21 +153,25 @@ def three_experts(rng: np.random.Generator) -> tuple[list[Any], Hyperparameters,
 def test_experts_on_workers_add_up_and_learn(both: Any) -> None:
     rng = np.random.default_rng(0)
     plans, shared, limits = three_experts(rng)
-    lesson = training.Lesson(limits, "lbfgs", True, rng, schedule=training.Schedule(inducing_iterations=2))
-    with on_cluster.crew(both) as crew:
-        better = crew.with_learned_inducing(plans, shared, lesson)
-        found = [_evaluated(crew, experts, shared) for experts in (plans, better)]
-    local = training.Threads(1)
-    improved = local.with_learned_inducing(plans, shared, lesson)
-    for got, experts in zip(found, (plans, improved), strict=True):
-        agree(got, _evaluated(local, experts, shared), 1e-7)
-    assert found[1][0] > found[0][0]
+    schedule = training.Schedule(inducing_iterations=2)
+
+    def found(executor: Executor) -> list[tuple[float, np.ndarray]]:
+        lesson = training.Lesson(limits, "lbfgs", True, rng, executor, schedule)
+        placed = training.place(plans, executor)
+        better = training.with_own_inducing(placed, shared, lesson)
+        return [_evaluated(experts, shared, executor) for experts in (placed, better)]
+
+    with on_cluster.executor_of(both) as workers:
+        on_workers = found(workers)
+    for got, expected in zip(on_workers, found(Threads(1)), strict=True):
+        agree(got, expected, 1e-7)
+    assert on_workers[1][0] > on_workers[0][0]
 
 
 def test_an_evaluation_after_one_that_failed_starts_from_the_one_before(both: Any) -> None:
     plans, shared, _ = three_experts(np.random.default_rng(0))
-    with on_cluster.crew(both) as crew:
-        objective = crew.objective(plans, shared)
+    with on_cluster.executor_of(both) as workers:
+        objective = training.SumObjective.of(training.place(plans, workers), shared, workers)
         value, good = objective.value_and_gradient(shared), shared.vector()
         shared.load_vector(np.full_like(good, np.nan))
         with pytest.raises(FactorizationError):
@@ -193,9 +198,9 @@ def test_errors_of_the_cluster_say_what_to_do_and_others_stay_as_they_are() -> N
         rounds.gathered(Failing(ZeroDivisionError()), [])
 
 
-def _evaluated(crew: training.Crew, plans: list[Any], shared: Hyperparameters) -> tuple[float, np.ndarray]:
+def _evaluated(plans: Placed, shared: Hyperparameters, executor: Executor) -> tuple[float, np.ndarray]:
     """The second evaluation: experts go on from where the first one left them."""
-    objective = crew.objective(plans, shared)
+    objective = training.SumObjective.of(plans, shared, executor)
     objective.value_and_gradient(shared)
     return objective.value_and_gradient(shared), shared.gradient().copy()
 

@@ -180,7 +180,7 @@ def test_threads_give_the_same_value_and_gradient(name, monkeypatch):
     monkeypatch.setattr("sparsegp.data.Rows.chunks.__defaults__", (7,))
     results = []
     for count in (1, 3):
-        monkeypatch.setattr("sparsegp.threads.available", lambda count=count: count)
+        monkeypatch.setattr("sparsegp.parallel.available", lambda count=count: count)
         hyper = problem.hyperparameters()
         results.append((objective.value_and_gradient(hyper), hyper.gradient()))
     (value, gradient), (threaded_value, threaded_gradient) = results

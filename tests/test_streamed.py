@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from problems import CHANGES, INDUCING_ROWS, Problem, agree, get_row, random_problem
-from sparsegp import approximations, kernels, threads
+from sparsegp import approximations, kernels, parallel
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch, streamed
 from sparsegp.errors import InputError
@@ -82,7 +82,7 @@ def test_value_and_gradient_over_groups(
     expected = problem.hyperparameters()
     value = CollapsedObjective(problem.rows, get_row(name)).value_and_gradient(expected)
     # More threads than this machine has or the last group has units.
-    monkeypatch.setattr(threads, "available", lambda: n_threads)
+    monkeypatch.setattr(parallel, "available", lambda: n_threads)
     hyper = problem.hyperparameters()
     assert objective_of(problem, name).value_and_gradient(hyper) == pytest.approx(value, rel=1e-11)
     agree((hyper.gradient(),), (expected.gradient(),), rtol=1e-9)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparsegp import threads
+from sparsegp import parallel
 
 CHUNK_ROWS = 1024
 
@@ -42,7 +42,7 @@ class Block:
     @property
     def target_variance(self) -> float:
         """Every row counts once; 1 for equal targets. Its last digits do not depend on the number of threads."""
-        with threads.single():
+        with parallel.single():
             return float(self.y.var(correction=0)) or 1.0
 
 

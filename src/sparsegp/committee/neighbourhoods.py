@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from sparsegp.baselines.exact import ExactPosterior
-from sparsegp.committee.parallel import map_in_threads
 from sparsegp.committee.plans import DensePlan
-from sparsegp.committee.training import CommitteeObjective
+from sparsegp.committee.training import threaded_sum
 from sparsegp.data import Block
 from sparsegp.kernels import Stationary
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.learning.recorder import LearningResult, StepCallback
+from sparsegp.parallel import Threads
 from sparsegp.partition import kernel_metric
 
 START_FACTORS = (1.0, 0.3, 0.1)
@@ -61,7 +61,7 @@ def learn(
         metric = kernel_metric(hyper.kernel, block.X.shape[1]).to(block.X)
         parts = [DensePlan(part) for part in neighbourhoods(block, metric, count, rounds.n_rows, rng)]
         result = OPTIMIZERS[optimizer](
-            CommitteeObjective.of(parts, hyper),
+            threaded_sum(parts, hyper),
             hyper,
             limits,
             max_iterations=rounds.iterations,
@@ -107,7 +107,8 @@ def held_out_log_density(block: Block, hyper: Hyperparameters, judged: Tensor, n
         var = var + (noise_var if block.noise_var is None else block.noise_var[row])
         return float(-0.5 * (torch.log(2.0 * torch.pi * var) + (block.y[row] - mean).square() / var))
 
-    return float(np.mean(map_in_threads(log_density, judged.tolist(), None)))
+    threads = Threads()
+    return float(np.mean(threads.map(log_density, threads.place(judged.tolist()))))
 
 
 def neighbourhoods(block: Block, metric: Tensor, count: int, n_rows: int, rng: np.random.Generator) -> list[Block]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from sparsegp.committee.aggregation import EVERYWHERE, Aggregation, Moments, Opinion, aggregate, expert_weight
 from sparsegp.committee.experts import Expert, Process
 from sparsegp.committee.nearest import Nearest
-from sparsegp.committee.parallel import map_in_threads
+from sparsegp.parallel import Threads
 from sparsegp.posterior import SMALLEST_VARIANCE
 
 ROWS_AT_ONCE = 4096
@@ -53,7 +53,8 @@ class Committee:
     def _chunk(self, X: Tensor) -> tuple[Moments, ...]:
         bases = self._bases(X)
         ask = partial(self._ask, X, bases, self._influence(X), self._near(X))
-        answers = map_in_threads(ask, range(len(self.experts)), self.n_jobs)
+        threads = Threads(self.n_jobs)
+        answers = threads.map(ask, threads.place(range(len(self.experts))))
         return tuple(
             aggregate(self.row, base, _opinions(answers, function), self.n_asked) for function, base in enumerate(bases)
         )

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from sparsegp.data import Block
 from sparsegp.distributed import worker_tasks
-from sparsegp.distributed.messages import PackedPrior, packed
+from sparsegp.distributed.messages import PackedPrior
 from sparsegp.distributed.rounds import gathered, submit
 from sparsegp.distributed.rows import DistributedRows
 from sparsegp.estimators.stepping.anytime_inference import FEWEST_BLOCK_ROWS, USUAL_STEPS
+from sparsegp.parallel import packed
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import BlockStatistics
 

@@ -1,8 +1,6 @@
 """What travels between driver and workers: a model of M x D numbers, and symmetric matrices as triangles."""
 
-import pickle
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +9,6 @@ from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.approximations import Approximation
-from sparsegp.distributed.connecting import dask_package
 from sparsegp.estimators.updating.stream_state import RowSum
 from sparsegp.kernels import Kernel
 from sparsegp.learning.adjoint import SharedAdjoint
@@ -155,13 +152,3 @@ class PackedAdjoint:
     def n_bytes(self) -> int:
         gram = 0 if self.residual_gram is None else self.residual_gram.nbytes
         return 8 + gram + sum(part.nbytes for part in self.gradients if part is not None)
-
-
-def packed(message: Any) -> bytes:
-    """As bytes; kernels that the caller defined in a script or a notebook travel with their code."""
-    data: bytes = dask_package("distributed").protocol.pickle.dumps(message)
-    return data
-
-
-def unpacked(message: bytes) -> Any:
-    return pickle.loads(message)

@@ -7,10 +7,10 @@ import numpy as np
 
 from sparsegp.distributed import worker_tasks
 from sparsegp.distributed.connecting import connected, worker_threads
-from sparsegp.distributed.messages import packed, unpacked
 from sparsegp.distributed.rounds import gathered, submit
 from sparsegp.errors import InputError
 from sparsegp.estimators.predicting.predictions import GaussianPredictions
+from sparsegp.parallel import packed, unpacked
 from sparsegp.sources.tables import library_of
 
 CHUNKS_PER_WORKER = 4

@@ -25,12 +25,20 @@ class Traffic:
         return self.sent + self.received
 
 
-def submit(client: Any, task: Callable[..., Any], *given: Any, home: str | None = None, retries: int = 0) -> Any:
+def submit(
+    client: Any,
+    task: Callable[..., Any],
+    *given: Any,
+    home: str | None = None,
+    retries: int = 0,
+    name: str | None = None,
+) -> Any:
     """The future of a task, at its home unless that worker is gone; then wherever there is room.
 
-    Tasks carry their arguments, so whatever a lost worker held is computed again from the source.
+    Tasks carry their arguments, so whatever a lost worker held is computed again from the source. `name` is what Dask's
+    dashboard shows.
     """
-    key = f"sparsegp-{task.__name__}-{uuid.uuid4().hex}"
+    key = f"sparsegp-{name or task.__name__}-{uuid.uuid4().hex}"
     where = {} if home is None else {"workers": [home], "allow_other_workers": True}
     return client.submit(task, *given, key=key, retries=retries, **where)
 

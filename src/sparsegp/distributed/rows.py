@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from sparsegp.data import Rows
 from sparsegp.distributed import worker_tasks
-from sparsegp.distributed.messages import Model, Question, packed
+from sparsegp.distributed.messages import Model, Question
 from sparsegp.distributed.rounds import Traffic, gathered, submit
 from sparsegp.learning.gradients import add_gradients
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import AdjointTotals
+from sparsegp.parallel import packed
 from sparsegp.posterior import InducingPosterior
 from sparsegp.sources.model_rows import joined
 from sparsegp.statistics import BlockStatistics

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsegp.distributed import worker_tasks
 from sparsegp.distributed.connecting import connected, worker_threads
-from sparsegp.distributed.messages import PackedPrior, packed
+from sparsegp.distributed.messages import PackedPrior
 from sparsegp.distributed.rounds import READING_RETRIES, gathered, submit
 from sparsegp.distributed.shares import placed
 from sparsegp.engines import revision
@@ -16,6 +16,7 @@ from sparsegp.errors import InputError
 from sparsegp.estimators.incoming import arrivals
 from sparsegp.estimators.regressor import DTYPES, SparseGPRegressor
 from sparsegp.estimators.updating.stream_state import RowSum
+from sparsegp.parallel import packed
 from sparsegp.sources import Source, open_source
 
 

@@ -1,20 +1,16 @@
 """What workers do with their share of the rows. Every function is pure: a lost result is computed again."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sparsegp import linalg, partition
+from sparsegp import partition
 from sparsegp.data import Block, Rows
-from sparsegp.distributed.connecting import dask_package
-from sparsegp.distributed.memory import keep_freed_memory
-from sparsegp.distributed.messages import PackedAdjoint, PackedStatistics, PackedSum, unpacked
+from sparsegp.distributed.executor import all_threads
+from sparsegp.distributed.messages import PackedAdjoint, PackedStatistics, PackedSum
 from sparsegp.distributed.pieces import Joined
 from sparsegp.engines import batch
 from sparsegp.errors import InputError
@@ -23,35 +19,13 @@ from sparsegp.estimators.updating.recent_level import clipped_total
 from sparsegp.estimators.updating.stream_state import RowSum
 from sparsegp.learning import direct
 from sparsegp.learning.objective import push_rows
+from sparsegp.parallel import unpacked
 from sparsegp.prior import SparsePrior
 from sparsegp.sources import ModelRows, Survey, Units, survey
 from sparsegp.sources.batch import Batch, Source
 from sparsegp.sources.model_rows import joined, to_block
 from sparsegp.sources.survey import valid_batches, with_weight
 from sparsegp.statistics import BlockStatistics
-
-
-def all_threads() -> AbstractContextManager[None]:
-    """Within, a task uses all threads of its worker: there is one task for each worker in a round."""
-    return torch_threads(dask_package("distributed").get_worker().state.nthreads)
-
-
-@contextmanager
-def torch_threads(n_threads: int) -> Iterator[None]:
-    keep_freed_memory()
-    before = _usual_threads()
-    torch.set_num_threads(n_threads)
-    try:
-        with linalg.flushed_denormals():
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@cache
-def _usual_threads() -> int:
-    """As the first task found it: tasks that overlap see the numbers of one another."""
-    return torch.get_num_threads()
 
 
 @dataclass(frozen=True)

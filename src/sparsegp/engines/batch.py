@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from sparsegp import threads
+from sparsegp import parallel
 from sparsegp.data import Block, Rows
 from sparsegp.local_posterior import LocalPosterior, make_posterior
 from sparsegp.posterior import InducingPosterior, SparsePosterior, log_evidence
@@ -32,13 +32,13 @@ class BatchInfo:
 def statistics_of(prior: SparsePrior, rows: Rows) -> BlockStatistics:
     """The sum over all units of the rows. They are shared out among threads, in a fixed way and order."""
     parts = shared_out(list(rows.units(prior.row.by_block)))
-    first, *others = threads.run([partial(BlockStatistics.from_blocks, prior, part) for part in parts])
+    first, *others = parallel.run([partial(BlockStatistics.from_blocks, prior, part) for part in parts])
     return sum(others, start=first)
 
 
 def shared_out(units: list[Block]) -> list[list[Block]]:
     """The units of each thread."""
-    n = max(1, min(threads.available(), len(units)))
+    n = max(1, min(parallel.available(), len(units)))
     return [units[k::n] for k in range(n)]
 
 

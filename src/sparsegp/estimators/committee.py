@@ -13,12 +13,10 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from sparsegp import linalg
-from sparsegp.committee import aggregation, processes
+from sparsegp import linalg, parallel
+from sparsegp.committee import aggregation
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.committee.division import CHOICES as PARTITIONS
-from sparsegp.committee.parallel import n_workers
-from sparsegp.committee.training import Crew, Threads
 from sparsegp.data import Block
 from sparsegp.errors import InputError
 from sparsegp.estimators import committee_fitting
@@ -157,20 +155,20 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         where = clusters.chosen(client, cluster)
         with linalg.flushed_denormals():
             problem = self._problem(block, labels, kind, row, rng, listener)
-            with self._crew(where, problem.n_experts) as crew:
-                fitted = committee_fitting.fit(replace(problem, crew=crew))
+            with self._executor(where, problem.n_experts) as executor:
+                fitted = committee_fitting.fit(replace(problem, executor=executor))
         listener.close()
         self.n_samples_seen_ = len(batch)
         self._store(fitted, block)
         self.info_ = {**fitted.info, "seconds": time.perf_counter() - started}
         return self
 
-    def _crew(self, where: Any, n_experts: int) -> AbstractContextManager[Crew]:
+    def _executor(self, where: Any, n_experts: int) -> AbstractContextManager[parallel.Executor]:
         if where is not None:
-            return cast(AbstractContextManager[Crew], clusters.distributed().crew(where))
+            return cast(AbstractContextManager[parallel.Executor], clusters.distributed().executor_of(where))
         if self.backend == "processes":
-            return processes.started(n_workers(self.n_jobs, n_experts))
-        return nullcontext(Threads(self.n_jobs))
+            return parallel.Processes(parallel.n_workers(self.n_jobs, n_experts))
+        return nullcontext(parallel.Threads(self.n_jobs))
 
     def _problem(
         self,

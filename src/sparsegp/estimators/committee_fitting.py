@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from sparsegp import approximations, threads
+from sparsegp import approximations, parallel
 from sparsegp.approximations import Approximation
 from sparsegp.committee import training
 from sparsegp.committee.aggregation import Aggregation
@@ -75,7 +75,7 @@ class CommitteeProblem:
     n_jobs: int | None
     rng: np.random.Generator
     on_step: StepCallback
-    crew: training.Crew = field(default_factory=training.Threads)
+    executor: parallel.Executor = field(default_factory=parallel.Threads)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class FittedCommittee:
 
 
 def fit(problem: CommitteeProblem) -> FittedCommittee:
-    block, found, crew = problem.block, _scouted(problem), problem.crew
+    block, found, executor = problem.block, _scouted(problem), problem.executor
     scouted = found.start
     kernel, noise_var = scouted.kernel, scouted.noise_var
     limits = families.limits_of(block, noise_var, found.least_noise_var)
@@ -106,19 +106,21 @@ def fit(problem: CommitteeProblem) -> FittedCommittee:
     setup = _with_learned_noise if problem.kind.noisy else _with_shared_noise
     plans, hyper = setup(problem, shares, kernel, noise_var, limits, metric)
     learning: list[LearningResult] = list(scouted.stages)
+    placed = None
     if problem.optimizer is not None and not scouted.stopped:
         lesson = training.Lesson(
             limits,
             problem.optimizer,
             problem.learn_inducing,
             problem.rng,
-            crew,
+            executor,
             on_step=problem.on_step,
         )
-        plans, results = _learned(plans, hyper, lesson)
+        placed, results = _learned(plans, hyper, lesson)
         learning += results
     hyper.clear_gradient()
-    inference = training.infer(plans, hyper, communicates=communicates, crew=crew)
+    placed = training.place(plans, executor) if placed is None else placed
+    inference = training.infer(placed, hyper, executor, communicates=communicates)
     committee = Committee(
         problem.aggregation,
         processes(hyper),
@@ -134,9 +136,9 @@ def fit(problem: CommitteeProblem) -> FittedCommittee:
 
 def _learned(
     plans: list[ExpertPlan], hyper: Hyperparameters, lesson: training.Lesson
-) -> tuple[list[ExpertPlan], list[LearningResult]]:
+) -> tuple[parallel.Placed | None, list[LearningResult]]:
     """Plans and results of `training.learn`; Ctrl-C ends it and leaves what the phases before have learned."""
-    reached: tuple[list[ExpertPlan], list[LearningResult]] = plans, []
+    reached: tuple[parallel.Placed | None, list[LearningResult]] = None, []
 
     def learn() -> list[LearningResult]:
         nonlocal reached
@@ -217,7 +219,7 @@ def _with_learned_noise(
     return _planned(recipe, block, shares), hyper
 
 
-@threads.single()
+@parallel.single()
 def _planned(recipe: Recipe | noisy_experts.NoisyRecipe, block: Block, shares: list[Tensor]) -> list[ExpertPlan]:
     return [recipe.plan(block.take(index)) for index in shares]
 

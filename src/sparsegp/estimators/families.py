@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import inducing, threads
+from sparsegp import inducing, parallel
 from sparsegp.approximations import Approximation, Family, get
 from sparsegp.baselines.exact import ExactObjective, ExactPosterior, require_dense_size
 from sparsegp.baselines.nystrom import NystromPosterior
@@ -108,7 +108,7 @@ def scout(
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
 
 
-@threads.single()
+@parallel.single()
 def survey(
     block: Block,
     start: Start,

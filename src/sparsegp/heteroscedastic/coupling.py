@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sparsegp import linalg, noise_model, threads
+from sparsegp import linalg, noise_model, parallel
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
 from sparsegp.heteroscedastic.noise_process import NoiseSlopes
@@ -33,7 +33,7 @@ def noise_slopes(prior: SparsePrior, q: InducingPosterior, rows: Rows) -> NoiseS
     """Of rows that carry their noise, at the posterior q of f's inducing values; in the order of the rows."""
     units = list(rows.units(prior.row.by_block))
     parts = batch.shared_out(units)
-    found = threads.run([partial(_slopes_of, prior, q, part) for part in parts])
+    found = parallel.run([partial(_slopes_of, prior, q, part) for part in parts])
     pairs: list[tuple[Tensor, Tensor]] = [(torch.empty(0), torch.empty(0))] * len(units)
     for k, part in enumerate(found):
         pairs[k :: len(parts)] = part

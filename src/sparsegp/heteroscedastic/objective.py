@@ -1,6 +1,6 @@
 """The bound as a function of the hyper-parameters: profiled over q(g_u), or in the paper's parameters Lambda."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -66,6 +66,7 @@ class ProfiledBound:
 
     def ascend(self, hyper: JointHyperparameters) -> Ascent:
         """The natural ascent of q(g_u) at these hyper-parameters, from the best q so far."""
+        self.jitters = replace(self.jitters)  # a copy of this objective keeps its own
         with torch.no_grad():
             f_prior, process = _priors(hyper, self.row, self.limits, self.jitters)
             start = process if self.q is None else process.with_q(self.q)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import approximations, inducing, threads
+from sparsegp import approximations, inducing, parallel
 from sparsegp.baselines.ehsod import LOG_CHI_SQUARED_MEAN, LOG_CHI_SQUARED_VAR
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
@@ -33,7 +33,7 @@ class NoiseStart:
     mean: float
 
 
-@threads.single()
+@parallel.single()
 def noise_start(
     block: Block, kernel: Kernel, noise_var: float, noise_kernel: Kernel, limits: Limits, rng: np.random.Generator
 ) -> NoiseStart:
@@ -44,7 +44,7 @@ def noise_start(
     return _from_residuals(rows.all, squares, noise_kernel, limits, rng)
 
 
-@threads.single()
+@parallel.single()
 def local_noise_start(
     rows: Rows, kernel: Kernel, noise_var: float, noise_kernel: Kernel, limits: Limits, rng: np.random.Generator
 ) -> NoiseStart:

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sparsegp import linalg, threads
+from sparsegp import linalg, parallel
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
 from sparsegp.prior import SparsePrior
@@ -47,7 +47,7 @@ class Products:
 def statistics_of(prior: SparsePrior, rows: Rows) -> BlockStatistics:
     """The same statistics as those of batch inference, up to rounding."""
     parts = batch.shared_out(list(rows.chunks()))
-    first, *others = threads.run([partial(_products, prior, part) for part in parts])
+    first, *others = parallel.run([partial(_products, prior, part) for part in parts])
     return _whitened(prior, sum(others, start=first))
 
 

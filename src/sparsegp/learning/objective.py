@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sparsegp import linalg, threads
+from sparsegp import linalg, parallel
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
@@ -110,7 +110,7 @@ def push_rows(hyper: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint,
     parts = batch.shared_out(list(rows.units(prior.row.by_block)))
     # Every thread has its own copy of the parameters, because gradients are accumulated in them.
     copies = [hyper, *(copy.deepcopy(hyper) for _ in parts[1:])]
-    sums = threads.run(
+    sums = parallel.run(
         [partial(push_adjoints, own, prior, shared, part) for own, part in zip(copies, parts, strict=True)]
     )
     hyper.add_gradients(copies[1:])

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from sparsegp import linalg, threads
+from sparsegp import linalg, parallel
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch, streamed
@@ -65,14 +65,14 @@ class StreamedObjective:
         shared: SharedAdjoint,
     ) -> None:
         # Every thread has its own copy of the parameters, because gradients are accumulated in them.
-        copies = [hyper, *(copy.deepcopy(hyper) for _ in range(threads.available() - 1))]
+        copies = [hyper, *(copy.deepcopy(hyper) for _ in range(parallel.available() - 1))]
         totals = _no_totals(prior)
         for rows in self.groups:
             streamed.require_blocks(prior, rows)
             parts = batch.shared_out(list(rows.units(self.row.by_block)))
             shares = zip(copies[: len(parts)], parts, strict=True)
             totals = sum(
-                threads.run([partial(push_adjoints, own, prior, shared, part) for own, part in shares]), start=totals
+                parallel.run([partial(push_adjoints, own, prior, shared, part) for own, part in shares]), start=totals
             )
         hyper.add_gradients(copies[1:])
         learns_noise = hyper.log_noise_var.requires_grad and self.least_noise_var is None

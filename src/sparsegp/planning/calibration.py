@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from sparsegp import threads
+from sparsegp import parallel
 from sparsegp.planning.machine import Machine
 
 SECONDS_EACH = 0.1
@@ -25,7 +25,7 @@ GROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 def measured() -> Machine:
     """This machine with the threads that torch uses. Measured once in a process; keep `to_dict()` for others."""
     return Machine(
-        cores=threads.available(),
+        cores=parallel.available(),
         memory_bytes=memory_bytes(),
         flops_per_second=2.0 * CHUNK_ROWS * INDUCING**2 * _calls_per_second(_products),
         exps_per_second=CACHED_ENTRIES * _calls_per_second(_exps),
@@ -60,8 +60,8 @@ def _sums() -> Callable[[], object]:
 
 def _calls_per_second(make: Callable[[], Callable[[], object]]) -> float:
     """Of all threads together, each with operands of its own: the best of some trials, which others disturb least."""
-    works = [make() for _ in range(threads.available())]
-    trials = [sum(threads.run([partial(_pace, work) for work in works])) for _ in range(REPEATS)]
+    works = [make() for _ in range(parallel.available())]
+    trials = [sum(parallel.run([partial(_pace, work) for work in works])) for _ in range(REPEATS)]
     return max(trials)
 
 

@@ -102,7 +102,7 @@ class LearnedNoise:
             plans = self._plans(self.cells, hyper.kernel, start.kernel, limits, rng)
             first = block.X[:1]
             joint = JointHyperparameters(hyper.kernel, first, start.kernel, first, start.mean, learn_inducing=False)
-            objective = training.CommitteeObjective.of(plans, joint)
+            objective = training.threaded_sum(plans, joint)
             return lbfgs.maximize(objective, joint, limits, max_iterations=ITERATIONS, tolerance=TOLERANCE).objective
         except FactorizationError:
             return -np.inf
