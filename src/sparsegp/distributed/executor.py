@@ -99,8 +99,7 @@ class DaskExecutor:
         mine, futures = placed.by_home(), dict[int, Any]()
         for k in largest_first(placed.costs):
             held, home = placed.handles[k], placed.homes[k]
-            n_threads = max(1, self.threads.get(home, 1) // len(mine[home]))
-            given = n_threads, message, held.future, held.number, own[k]
+            given = len(mine[home]), message, held.future, held.number, own[k]
             futures[k] = self._submitted(fn, answer_of, *given, home=home)
         return self._answers([futures[k] for k in range(len(placed))])
 
@@ -179,8 +178,9 @@ def answers_in(held: Stepped) -> bytes:
     return held.answers
 
 
-def answer_of(n_threads: int, message: bytes, held: Any, number: int | None, own: bytes) -> bytes:
-    with torch_threads(n_threads):
+def answer_of(n_items: int, message: bytes, held: Any, number: int | None, own: bytes) -> bytes:
+    """One of `n_items` that this worker has, which divide its threads among them."""
+    with torch_threads(max(1, _own_threads() // n_items)):
         fn, broadcast = unpacked(message)
         return packed(fn(item_of(held, number), *unpacked(own), *broadcast))
 

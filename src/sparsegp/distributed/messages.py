@@ -147,8 +147,3 @@ class PackedAdjoint:
     def totals(self, size: int) -> AdjointTotals:
         gram = None if self.residual_gram is None else symmetric(self.residual_gram, size)
         return AdjointTotals(torch.tensor(self.noise, dtype=torch.float64), gram)
-
-    @property
-    def n_bytes(self) -> int:
-        gram = 0 if self.residual_gram is None else self.residual_gram.nbytes
-        return 8 + gram + sum(part.nbytes for part in self.gradients if part is not None)

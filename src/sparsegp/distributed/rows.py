@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from sparsegp.data import Rows
 from sparsegp.distributed import worker_tasks
+from sparsegp.distributed.executor import DaskExecutor
 from sparsegp.distributed.messages import Model, Question
 from sparsegp.distributed.rounds import Traffic, gathered, submit
 from sparsegp.learning.gradients import add_gradients
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import AdjointTotals
-from sparsegp.parallel import packed
 from sparsegp.posterior import InducingPosterior
 from sparsegp.sources.model_rows import joined
 from sparsegp.statistics import BlockStatistics
@@ -70,12 +70,8 @@ class DistributedRows:
         return sum(totals[1:], start=totals[0])
 
     def _round(self, task: Callable[..., Any], message: Any) -> list[Any]:
-        data = packed(message)
-        answers = gathered(self.client, self.each(task, [data] * len(self.shares)))
-        self.traffic.rounds += 1
-        self.traffic.sent += len(data) * len(self.shares)
-        self.traffic.received += sum(answer.n_bytes for answer in answers)
-        return answers
+        executor = DaskExecutor(self.client, dict.fromkeys(self.homes, 1), traffic=self.traffic)
+        return executor.map(task, executor.adopt(self.shares, self.homes), message)
 
     def random_part(self, fraction: float, seed: int) -> "DistributedRows":
         """That fraction of the rows of each share, at random; parts with the same seed are nested."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sparsegp import partition
 from sparsegp.data import Block, Rows
 from sparsegp.distributed.executor import all_threads
-from sparsegp.distributed.messages import PackedAdjoint, PackedStatistics, PackedSum
+from sparsegp.distributed.messages import Model, PackedAdjoint, PackedStatistics, PackedSum, Question
 from sparsegp.distributed.pieces import Joined
 from sparsegp.engines import batch
 from sparsegp.errors import InputError
@@ -113,20 +113,17 @@ def empty_block(n_features: int, dtype: torch.dtype) -> Block:
     return Block(empty, empty.new_zeros(0))
 
 
-def statistics_of_share(rows: Rows, message: bytes) -> PackedStatistics:
+def statistics_of_share(rows: Rows, model: Model) -> PackedStatistics:
     """First round: the sum over the share."""
-    model = unpacked(message)
-    with all_threads():
-        return PackedStatistics.of((direct if model.direct else batch).statistics_of(model.prior(), rows))
+    return PackedStatistics.of((direct if model.direct else batch).statistics_of(model.prior(), rows))
 
 
-def adjoint_of_share(rows: Rows, message: bytes) -> PackedAdjoint:
+@torch.no_grad()
+def adjoint_of_share(rows: Rows, question: Question) -> PackedAdjoint:
     """Second round: the gradient through the share, and the totals of its adjoints."""
-    question = unpacked(message)
     hyper, prior = question.model.hyper, question.model.prior()
-    with all_threads(), torch.no_grad():
-        hyper.clear_gradient()
-        return PackedAdjoint.of(hyper, push_rows(hyper, prior, question.shared(prior), rows))
+    hyper.clear_gradient()
+    return PackedAdjoint.of(hyper, push_rows(hyper, prior, question.shared(prior), rows))
 
 
 def built_prior(message: bytes) -> SparsePrior:

@@ -23,12 +23,23 @@ class CheckedError(SparseGPError):
 def check_executor(executor: Executor, *, seconds: float = 120.0) -> None:
     """Raise AssertionError, naming the property, unless the executor does what `sparsegp.parallel.Executor` says.
 
-    Checked: answers come in the order of the items, for no items, fewer than workers and more, whatever they cost;
-    sums over them equal those of `Serial` to the last digit; every item has `broadcast` and its own of
-    `each`; errors come back with type and message, and the executor works on after them; `step` keeps state and leaves
-    the items it began from as they were, also when it fails; items placed beside others, and subsets, are the same
-    items; a function that cannot leave this process works or is refused with an InputError; two calls at a time and
-    calls inside calls end (within `seconds`).
+    Parameters
+    ----------
+    executor : the executor; it must be running, and still is afterwards.
+    seconds : how long each check may take before it counts as a deadlock.
+
+    Notes
+    -----
+    Checked are:
+
+    - answers come in the order of the items, for no items, fewer than workers and more, whatever they cost;
+    - sums over them equal those of `Serial` to the last digit;
+    - every item is given the `broadcast` arguments and its own of `each`;
+    - errors come back with type and message, and the executor works on after them;
+    - `step` keeps state and leaves the items it began from as they were, also when it fails;
+    - items placed beside others, and subsets, are the same items;
+    - a function that cannot leave this process works, or is refused with an InputError that says so;
+    - several calls at a time, and threads inside calls, end.
     """
     checks = (
         _check_order,
