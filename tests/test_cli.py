@@ -10,10 +10,9 @@ from pyarrow import csv
 from typer.testing import CliRunner
 
 import sparsegp
-from sparsegp import InputError, approximations
+from sparsegp import InputError, approximations, files
 from sparsegp.cli import app, options, tables
 from sparsegp.errors import SparseGPError
-from sparsegp.estimators.updating import batch_log
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learning.progressive import OPTIMIZERS
 
@@ -78,7 +77,7 @@ def test_fit_says_what_it_did_and_the_file_knows_its_rows_and_columns(folder, fi
     assert fitted["learning_steps"] > 3
     loaded = sparsegp.load(folder / "model.sgp")
     X, y = columns(table(200, 0))
-    assert batch_log.batch_ids(loaded) == (batch_log.content_id([(X, y)]),)
+    assert files.batch_ids(loaded) == (files.content_id([(X, y)]),)
     assert list(loaded.feature_names_in_) == ["a", "b"]
     assert loaded.score(table(200, 0).to_pandas()[["a", "b"]], y) > 0.9
     assert loaded.log_evidence_ == pytest.approx(fitted["log_evidence"], rel=1e-9)
@@ -136,7 +135,7 @@ def test_parts_made_apart_are_merged_once(folder, model, tmp_path):
     with pytest.raises(InputError, match="batch 'm'"):
         run("merge", both, part, "-o", tmp_path / "twice.sgp")
     assert not (tmp_path / "twice.sgp").exists()
-    assert "m" in batch_log.batch_ids(sparsegp.load(both))
+    assert "m" in files.batch_ids(sparsegp.load(both))
 
 
 def test_models_that_do_not_go_together_say_so_before_their_batches(folder, model, tmp_path):
@@ -168,7 +167,7 @@ def test_a_budget_is_that_of_the_estimator(tmp_path):
     early = sparsegp.load(tmp_path / "early.sgp")
     assert early.info_["budget"]["asked"] == 1e-6
     assert 0.0 < told["fraction_used"] < 1.0
-    assert batch_log.batch_ids(early) == ()
+    assert files.batch_ids(early) == ()
 
 
 def test_a_model_without_a_budget_of_its_own_stops_after_a_step(tmp_path):

@@ -38,13 +38,14 @@ def _row_noise(block: Block, noise_var: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class ExactPosterior:
-    """p(f | y) with C = chol(K + noise) and alpha = (K + noise)^-1 y."""
+    """p(f | y) with C = chol(K + noise), alpha = (K + noise)^-1 y, and the diagonal of K + noise without jitter."""
 
     kernel: Kernel
     X: Tensor
     C: linalg.Cholesky
     alpha: Tensor
     log_evidence: float
+    diagonal: Tensor
 
     @classmethod
     def build(cls, kernel: Kernel, block: Block, noise_var: Tensor) -> "ExactPosterior":
@@ -53,11 +54,12 @@ class ExactPosterior:
         with torch.no_grad():
             K = kernel(X)
             K.diagonal().add_(noise)
+            diagonal = K.diagonal().clone()
             C = linalg.cholesky(K, name="covariance of the targets")
             alpha = torch.cholesky_solve(y[:, None], C.factor)[:, 0]
         repeats = float(((weight - 1.0) * single.log() + weight.log()).sum())
         evidence = -0.5 * (block.n_rows * math.log(2.0 * math.pi) + float(C.logdet) + repeats + float(y @ alpha))
-        return cls(kernel, X, C, alpha, evidence)
+        return cls(kernel, X, C, alpha, evidence, diagonal)
 
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         means, variances = [], []

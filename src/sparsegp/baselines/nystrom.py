@@ -13,7 +13,6 @@ from sparsegp import linalg
 from sparsegp.data import CHUNK_ROWS, Block
 from sparsegp.posterior import SMALLEST_VARIANCE, InducingPosterior
 from sparsegp.prior import SparsePrior
-from sparsegp.statistics import whiten_block
 
 
 @dataclass(frozen=True)
@@ -23,6 +22,7 @@ class NystromPosterior:
     prior: SparsePrior
     X: Tensor
     inverse_noise: Tensor
+    q: InducingPosterior
     T: Tensor
     beta: Tensor
     clip: bool = False
@@ -30,13 +30,30 @@ class NystromPosterior:
     @classmethod
     @torch.no_grad()
     def build(cls, prior: SparsePrior, block: Block, q: InducingPosterior, *, clip: bool = False) -> "NystromPosterior":
-        whitened = whiten_block(prior, block)
         weight = 1.0 if block.weight is None else block.weight
         inverse_noise = weight / prior.row_noise(block)
         scale = inverse_noise.sqrt()
-        T = linalg.whiten_rows(whitened.A, q.LB.factor.to(whitened.A.dtype)) * scale[:, None]
-        beta = scale * (whitened.target - whitened.A @ q.mean.to(whitened.A.dtype))
-        return cls(prior, block.X, inverse_noise, T, beta, clip)
+        A = prior.features(block.X) * scale[:, None]
+        beta = scale * (scale * block.y - A @ q.mean.to(A.dtype))
+        return cls.resumed(prior, block.X, inverse_noise, q, beta, clip=clip)
+
+    @classmethod
+    @torch.no_grad()
+    def resumed(
+        cls,
+        prior: SparsePrior,
+        X: Tensor,
+        inverse_noise: Tensor,
+        q: InducingPosterior,
+        beta: Tensor,
+        *,
+        clip: bool = False,
+    ) -> "NystromPosterior":
+        """From beta as it was computed before."""
+        scale = inverse_noise.sqrt()
+        A = prior.features(X) * scale[:, None]
+        T = linalg.whiten_rows(A, q.LB.factor.to(A.dtype)) * scale[:, None]
+        return cls(prior, X, inverse_noise, q, T, beta, clip)
 
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         means, variances = [], []

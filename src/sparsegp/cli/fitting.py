@@ -89,7 +89,7 @@ def fit(
 def _fit_and_save(
     settings: Settings, source: "Source", target: str, output: Path, time_budget: float | None, as_json: bool
 ) -> None:
-    from sparsegp.estimators.updating import batch_log
+    from sparsegp import files
 
     model, started = settings.estimator(), time.perf_counter()
     with watched(model, time_budget, quiet=as_json or settings.verbose) as watcher:
@@ -97,7 +97,7 @@ def _fit_and_save(
         model.fit(lambda: tables.tuples(source))
     saved.name_columns(model, source, target)
     if watcher.fraction == 1.0:
-        batch_log.record(model, tables.content_id(source))
+        files.record_batches(model, tables.content_id(source))
     model.save(output)
     choice = model.info_.get("choice", {})
     result = {

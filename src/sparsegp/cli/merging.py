@@ -19,17 +19,15 @@ def merge(
     if len(models) < 2:
         raise InputError("merge takes at least two model files.")
     import sparsegp
-    from sparsegp.estimators.saving import persistence
-    from sparsegp.estimators.updating import batch_log
-    from sparsegp.estimators.updating.streaming import StreamingMixin
+    from sparsegp import SparseGPRegressor, files
 
     first, *others = (sparsegp.load(path) for path in models)
-    if not isinstance(first, StreamingMixin):
+    if not isinstance(first, SparseGPRegressor):
         raise InputError(f"{models[0]} holds a {type(first).__name__}, which cannot be merged.")
     for other in others:
         first.merge(other)  # models that do not go together at all say so first
-        batch_log.require_disjoint(first, other)
-        batch_log.record(first, *batch_log.batch_ids(other))
-    persistence.save(first, output)
+        files.require_disjoint(first, other)
+        files.record_batches(first, *files.batch_ids(other))
+    first.save(output)
     rows = int(first.n_samples_seen_)
     show("Merged", {"model": str(output), "models": len(models), "rows_in_model": rows}, as_json)

@@ -17,25 +17,21 @@ def name_columns(model: Any, source: "Source", target: str) -> None:
     """A model fitted to arrays learns what the columns of the table were called."""
     import numpy as np
 
-    from sparsegp.estimators.saving.persistence import TableColumns
-
-    features = tuple(source.feature_names or ())
-    model._table_columns = TableColumns(features, target)
-    model.feature_names_in_ = np.array(features, dtype=object)
+    model.feature_names_in_ = np.array(source.feature_names or (), dtype=object)
+    model.target_name_in_ = target
 
 
 def target_of(model: Any, given: str | None) -> str:
     """The name of the target: as given, or as in the table of the fit."""
-    saved = vars(model).get("_table_columns")
-    if given is None and saved is None:
+    name = given or getattr(model, "target_name_in_", None)
+    if name is None:
         raise InputError("The model does not know the name of its target: give --target.")
-    return given or str(saved.target)
+    return str(name)
 
 
 def open_for(model: Any, data: Path, target: str | None, **options: Any) -> "Source":
     """The columns of a table that the model was fitted with, by name; without names, all that are nothing else."""
-    saved = vars(model).get("_table_columns")
-    names = vars(model).get("feature_names_in_") if saved is None else saved.features
+    names = getattr(model, "feature_names_in_", None)
     source = tables.open_table(data, target, None if names is None else list(map(str, names)), **options)
     if source.n_features != model.n_features_in_:
         raise InputError(

@@ -56,6 +56,6 @@ def require_rows(source: "Source", path: Path) -> None:
 
 def content_id(source: "Source") -> str:
     """The name of a batch of rows that was given none."""
-    from sparsegp.estimators.updating import batch_log
+    from sparsegp import files
 
-    return batch_log.content_id((X, y, weight, noise) for X, y, noise, weight in tuples(source))
+    return files.content_id((X, y, weight, noise) for X, y, noise, weight in tuples(source))

@@ -42,11 +42,11 @@ def update(
         raise InputError("--separate needs --output: the file for the model of the new rows alone.")
     if output is not None and output.exists():
         raise InputError(f"{output} exists. To add rows to it: sparsegp update {output} FILES (nothing counts twice).")
+    from sparsegp import files
     from sparsegp.estimators.updating.streaming import StreamingMixin
-    from sparsegp.io.model_file import locked
 
     destination = output or model
-    with locked(destination), saved.named_columns():
+    with files.locked(destination), saved.named_columns():
         fitted, reports = _opened(model, separate), []
         if noise_var is not None and not isinstance(fitted, StreamingMixin):
             raise InputError("--noise-var is not for a model with learned noise: it knows the noise of every place.")
@@ -78,17 +78,17 @@ def _opened(path: Path, separate: bool) -> Any:
 
 
 def _add_once(model: Any, source: "Source", batch_id: str | None, destination: Path) -> dict[str, Any]:
-    from sparsegp.estimators.updating import batch_log
+    from sparsegp import files
 
     name = batch_id or tables.content_id(source)
-    if name in batch_log.batch_ids(model):
+    if name in files.batch_ids(model):
         return {"batch_id": name, "added": False, "rows": 0}
     n_rows = 0
     for X, y, noise, weight in tables.tuples(source):
         known = {} if noise is None else {"noise_var": noise}
         model.partial_fit(X, y, sample_weight=weight, **known)
         n_rows += len(y)
-    batch_log.record(model, name)
+    files.record_batches(model, name)
     model.save(destination)
     return {"batch_id": name, "added": True, "rows": n_rows}
 

@@ -32,6 +32,7 @@ from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixt
 from sparsegp.estimators.predicting.predictions import Array
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.shell import Estimator, all_or_nothing
+from sparsegp.files import schema
 from sparsegp.inducing import CHOICES as INDUCING_CHOICES
 from sparsegp.learning.progressive import OPTIMIZERS
 from sparsegp.sources import to_block
@@ -75,6 +76,8 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
     log_evidence_ : sum of the experts' log evidences or bounds, in the units they were computed in.
     info_ : number and sizes of experts, jitter, seconds, evaluations and stages of learning.
     """
+
+    kind = schema.COMMITTEE
 
     def __init__(
         self,

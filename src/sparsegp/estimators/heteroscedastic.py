@@ -27,6 +27,7 @@ from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.estimators.shell import Estimator, all_or_nothing
 from sparsegp.estimators.stepping.budget import Budget
 from sparsegp.estimators.updating.noisy_streaming import NoisyStreamingMixin
+from sparsegp.files import schema
 from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
 from sparsegp.heteroscedastic.fitting import fit as fit_noisy
 from sparsegp.heteroscedastic.learning import NoisyModel
@@ -65,6 +66,8 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
     log_evidence_ : the bound at the fitted hyper-parameters, in the units it was computed in.
     info_ : jitter, seconds, evaluations and stages of learning, number of blocks, innovations of a stream.
     """
+
+    kind = schema.LEARNED_NOISE
 
     def __init__(
         self,

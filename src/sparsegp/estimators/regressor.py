@@ -31,6 +31,7 @@ from sparsegp.estimators.shell import Estimator
 from sparsegp.estimators.stepping.anytime import AnytimeMixin
 from sparsegp.estimators.tasks import Accepted, Task
 from sparsegp.estimators.updating.streaming import StreamingMixin
+from sparsegp.files import schema
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learning import natural, srgp
 from sparsegp.learning.progressive import OPTIMIZERS
@@ -83,6 +84,8 @@ class SparseGPRegressor(
     log_evidence_ : log evidence or bound at the fitted hyper-parameters, in the units it was computed in.
     info_ : jitter, seconds, evaluations and stages of learning, number of blocks, innovations of a stream, budget.
     """
+
+    kind = schema.SPARSE
 
     def __init__(
         self,

@@ -5,10 +5,10 @@ from typing import Any
 
 from sparsegp.engines import recursive
 from sparsegp.errors import InputError
-from sparsegp.estimators.updating import batch_log
 from sparsegp.estimators.updating.kept_rows import KeptRows
 from sparsegp.estimators.updating.stream_state import Streamed
 from sparsegp.estimators.updating.streaming import StreamingMixin
+from sparsegp.files.seen_batches import forget_batches
 
 
 def emptied(model: Any) -> Any:
@@ -23,5 +23,5 @@ def emptied(model: Any) -> Any:
     fresh = copy(model)
     fresh._fitted = Streamed(held.kernel, held.noise_var, held.inducing, recursive.init(held.state.prior), kept)
     fresh._fit_rows, fresh._n_fit_rows, fresh.n_samples_seen_ = None, 0, 0
-    setattr(fresh, batch_log.ATTRIBUTE, batch_log.BatchLog(model._standardizer))
+    forget_batches(fresh)
     return fresh

@@ -9,22 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.errors import InputError
-from sparsegp.estimators.incoming.standardizer import Standardizer
 
-ATTRIBUTE = "_batch_log"
 ID_DIGITS = 32
 
 
 @dataclass(frozen=True)
-class BatchLog:
-    """Ids of batches added since the fit that made `fit`: another fit starts another log."""
+class SeenBatches:
+    """Ids of the batches added since a fit. `fit` is the `kernel_` of that fit: the next fit has another one."""
 
-    fit: Standardizer
+    fit: Any
     ids: tuple[str, ...] = ()
 
 
 def content_id(batches: Iterable[Sequence[NDArray[np.float64] | None]]) -> str:
-    """A hash of rows in their order, given as batches (X, y, ...): where they are cut makes no difference."""
+    """An id for a batch that has no name of its own: a hash of its rows.
+
+    Parameters
+    ----------
+    batches : the rows in their order, in one or more parts (X, y, ...). Where they are cut makes no difference.
+    """
     digest = hashlib.sha256()
     for columns in batches:
         digest.update(np.column_stack([c for c in columns if c is not None]).astype(np.float64).tobytes())
@@ -32,19 +35,24 @@ def content_id(batches: Iterable[Sequence[NDArray[np.float64] | None]]) -> str:
 
 
 def batch_ids(model: Any) -> tuple[str, ...]:
-    """Ids of the batches in a fitted model."""
-    log = vars(model).get(ATTRIBUTE)
-    return log.ids if isinstance(log, BatchLog) and log.fit is model._standardizer else ()
+    """Ids of the batches in a fitted model, in the order they were recorded; none after a new fit."""
+    seen = getattr(model, "seen_batches_", None)
+    return seen.ids if isinstance(seen, SeenBatches) and seen.fit is model.kernel_ else ()
 
 
-def record(model: Any, *ids: str) -> None:
-    """Note that these batches are in the model now."""
+def record_batches(model: Any, *ids: str) -> None:
+    """Note that these batches are in the model now. `save` writes the ids with the rows, in one step."""
     new = [batch for batch in dict.fromkeys(ids) if batch not in batch_ids(model)]
-    setattr(model, ATTRIBUTE, BatchLog(model._standardizer, (*batch_ids(model), *new)))
+    model.seen_batches_ = SeenBatches(model.kernel_, (*batch_ids(model), *new))
+
+
+def forget_batches(model: Any) -> None:
+    """A model without rows holds no batch."""
+    model.seen_batches_ = SeenBatches(model.kernel_)
 
 
 def require_disjoint(first: Any, second: Any) -> None:
-    """Two models that both hold a batch would count it twice together."""
+    """Refuse two models that both hold a batch: together they would count it twice."""
     both = sorted(set(batch_ids(first)) & set(batch_ids(second)))
     if both:
         raise InputError(
