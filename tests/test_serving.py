@@ -128,8 +128,10 @@ def test_other_models_are_left_to_torch(name, path):
         serving.load(path)
 
 
-def test_files_of_older_versions_are_read():
-    light, model = (load(FIXTURES / "model_v1_vfe.sgp") for load in (serving.load, sparsegp.load))
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("name", ["vfe", "window"])
+def test_files_of_every_version_are_read(name, version):
+    light, model = (load(FIXTURES / f"model_v{version}_{name}.sgp") for load in (serving.load, sparsegp.load))
     X = np.random.default_rng(0).uniform(-2, 2, (20, light.n_features_in_))
     np.testing.assert_allclose(light.predict(X), model.predict(X), rtol=1e-9)
     np.testing.assert_allclose(light.predict(X, return_std=True)[1], model.predict(X, return_std=True)[1], rtol=1e-8)
@@ -215,11 +217,12 @@ def test_an_altered_file_is_refused(path):
         container.read(path)
 
 
-def test_neither_torch_nor_scikit_learn_is_imported(path):
-    fitted().save(path)
+@pytest.mark.parametrize("version", [1, 2])
+def test_neither_torch_nor_scikit_learn_is_imported(version):
+    path = FIXTURES / f"model_v{version}_vfe.sgp"
     code = (
         "import sys; from sparsegp import serving; "
-        f"serving.load({str(path)!r}).predict([[11.0, 12.0]], return_std=True); "
+        f"serving.load({str(path)!r}).predict([[1.0, 2.0]], return_std=True); "
         "sys.exit(any(name in sys.modules for name in ('torch', 'sklearn', 'scipy')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
