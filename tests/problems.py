@@ -12,9 +12,8 @@ from torch import Tensor
 
 from sparsegp import approximations, kernels
 from sparsegp.approximations import Approximation
-from sparsegp.baselines.exact import ExactPosterior
-from sparsegp.baselines.nystrom import NystromPosterior
 from sparsegp.data import Block, Rows
+from sparsegp.dense import ExactPosterior, NystromPosterior
 from sparsegp.engines import batch
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters

@@ -24,13 +24,13 @@ from problems import (
 )
 from sparsegp import approximations, kernels
 from sparsegp.approximations import Approximation, Component, Family, Residual, TestConditional
-from sparsegp.baselines.exact import ExactPosterior
-from sparsegp.effective_prior import effective_prior
+from sparsegp.dense import ExactPosterior
 from sparsegp.errors import InputError
 from sparsegp.posterior import InducingPosterior, SparsePosterior
 from sparsegp.statistics import BlockStatistics
 from sparsegp.testing import oracle
 from sparsegp.testing.approximation_checks import check_approximation
+from sparsegp.testing.effective_prior import effective_prior
 
 
 @pytest.mark.parametrize("n_dims", [1, 2, 3])
@@ -96,7 +96,7 @@ def test_chunks_and_the_order_of_rows_do_not_matter(name: str, monkeypatch: pyte
     problem = random_problem(61)
     expected = problem.results(name)
     monkeypatch.setattr("sparsegp.data.Rows.chunks.__defaults__", (3,))
-    for module in ("posterior", "local_posterior", "baselines.exact", "baselines.nystrom"):
+    for module in ("posterior", "local_posterior", "dense"):
         monkeypatch.setattr(f"sparsegp.{module}.CHUNK_ROWS", 2)
     order = torch.randperm(len(problem.y), generator=torch.Generator().manual_seed(3))
     shuffled = replace(problem, X=problem.X[order], y=problem.y[order], labels=problem.labels[order])

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from problems import CHANGES, agree, get_row, random_problem, tensor
+from problems import agree, tensor
 from sparsegp import InputError
-from sparsegp.baselines import ExactPosterior, predict_bcm
-from sparsegp.committee import TABLE, Moments, Process, aggregate
+from sparsegp.committee import TABLE, Moments, aggregate
 from sparsegp.committee.aggregation import BASE_WEIGHT, EVERYWHERE, Opinion, get
 
 GOLDEN_NAMES = {"PoE": "poe", "GPoE": "gpoe", "BCM": "bcm", "RBCM": "rbcm"}
@@ -163,17 +162,6 @@ def test_a_variance_above_the_base_by_rounding_counts_as_the_base(name: str) -> 
     wider = Moments(BASE.mean, BASE.var * (1 + 1e-6))
     got = combine(name, BASE, [wider, wider])
     same(got, BASE.mean, BASE.var, rtol=1e-12)
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_bcm_of_exact_experts_is_the_transductive_bcm_at_single_points(change: str) -> None:
-    problem = CHANGES[change](random_problem(3, "matern32"))
-    blocks = list(problem.rows.blocks())
-    experts = [ExactPosterior.build(problem.kernel, block, tensor(problem.noise_var)) for block in blocks]
-    for x in problem.X_test.split(1):
-        got = combine("bcm", Process(problem.kernel).moments(x), [Moments(*e.marginals(x)) for e in experts])
-        mean, cov, _ = predict_bcm(problem.prior(get_row("pitc")), problem.rows, x)
-        agree((got.mean, got.var), (mean, cov.diagonal()))
 
 
 def test_an_unknown_name_is_refused() -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from problems import agree
 from sparsegp import approximations, kernels
-from sparsegp.baselines import ExactObjective
 from sparsegp.committee import TABLE, Committee, Process, training
 from sparsegp.committee.aggregation import get
 from sparsegp.committee.division import divide
@@ -21,6 +20,7 @@ from sparsegp.committee.parallel import map_in_threads, n_workers
 from sparsegp.committee.plans import Recipe
 from sparsegp.committee.reach import decreases
 from sparsegp.data import Block
+from sparsegp.dense import ExactObjective
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective
 

@@ -13,14 +13,7 @@ from torch import Tensor
 from problems import Problem, agree, tensor
 from sparsegp import approximations, kernels
 from sparsegp.approximations import Approximation
-from sparsegp.baselines import (
-    ExactObjective,
-    ExactPosterior,
-    NystromPosterior,
-    predict_augmented,
-    predict_bcm,
-)
-from sparsegp.baselines.rvm import rvm_posterior
+from sparsegp.dense import ExactObjective, ExactPosterior, NystromPosterior
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective
 from sparsegp.local_posterior import LocalPosterior
@@ -85,7 +78,7 @@ def exact_posterior(problem: Problem, index: slice | Tensor = slice(None)) -> Ex
     return ExactPosterior.build(problem.kernel, problem.block.take(index), tensor(problem.noise_var))
 
 
-def test_every_golden_model_of_this_part_is_covered(golden: Golden) -> None:
+def test_every_golden_model_is_covered_here_or_in_the_tests_of_papers(golden: Golden) -> None:
     assert set(golden["models"]) == {*SPARSE, *AUGMENTED, "GP", "SoD", "BCM", "Nystrom", "RVM"}
     assert set(golden["joint5"]["models"]) == {*SPARSE, "GP", "PIC_arbitrary_q"} - {"VFE"}
     assert set(golden["recursive"]) == set(RECURSIVE)
@@ -130,31 +123,6 @@ def test_nystrom_keeps_its_negative_variances_unless_asked(golden: Golden) -> No
     agree(posterior.marginals(problem.X_test), (expected["mean"], expected["var"]))
     clipped = NystromPosterior.build(sparse.prior, problem.rows.all, sparse.q, clip=True)
     assert 0.0 < float(clipped.marginals(problem.X_test)[1].max()) < 1e-12
-
-
-@pytest.mark.parametrize("model", AUGMENTED)
-def test_augmented_models(golden: Golden, model: str) -> None:
-    problem, expected = golden_problem(golden), golden["models"][model]
-    prior = problem.prior(approximations.get(AUGMENTED[model]))
-    got = predict_augmented(prior, problem.rows, problem.X_test)
-    agree(got, (expected["mean"], expected["var"], expected["objective"]))
-
-
-def test_bayesian_committee_machine(golden: Golden) -> None:
-    problem, expected = golden_problem(golden), golden["models"]["BCM"]
-    got = predict_bcm(problem.prior(approximations.get("pitc")), problem.rows, problem.X_test)
-    agree(got, (expected["mean"], expected["cov"], expected["objective"]))
-
-
-def test_relevance_vector_machine(golden: Golden) -> None:
-    problem, expected = golden_problem(golden), golden["models"]["RVM"]
-    basis = kernels.SquaredExponential(1.0, golden["meta"]["ell"])
-    with torch.no_grad():
-        Phi, Phi_test = (basis(X, problem.inducing).numpy() for X in (problem.X, problem.X_test))
-    alpha = np.array(expected["alpha"])
-    mean, cov, evidence = rvm_posterior(Phi, problem.y.numpy(), alpha, problem.noise_var)
-    got = Phi_test @ mean, np.diag(Phi_test @ cov @ Phi_test.T), evidence
-    agree(got, (expected["mean"], expected["var"], expected["objective"]))
 
 
 @pytest.mark.parametrize("model", [*(name for name in SPARSE if name != "VFE"), "GP"])

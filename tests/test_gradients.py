@@ -20,8 +20,8 @@ from problems import (
     with_weights,
 )
 from sparsegp import approximations, kernels, linalg
-from sparsegp.baselines import ExactObjective
 from sparsegp.data import Block, Rows
+from sparsegp.dense import ExactObjective
 from sparsegp.learning import direct
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective, Objective

@@ -1,4 +1,4 @@
-"""HeteroscedasticGPRegressor: units, rows of the table, hard input, baselines, and what scikit-learn expects."""
+"""HeteroscedasticGPRegressor: units, rows of the table, hard input, and what scikit-learn expects."""
 
 import os
 import pickle
@@ -12,7 +12,6 @@ from sklearn.model_selection import KFold
 from sklearn.utils.estimator_checks import check_estimator
 
 from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels, metrics
-from sparsegp.baselines import EmpiricalHeteroscedasticRegressor
 from sparsegp.estimators import families
 
 DATA = Path(os.environ.get("SPARSEGP_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -202,15 +201,6 @@ def test_blocks_without_block_approximation_and_zero_weights_are_explained():
         quick().fit(X, y, sample_weight=np.zeros(20))
 
 
-def test_empirical_baseline_sees_the_noise_too():
-    X, y = wave(300)
-    Xs, ys = wave(400, seed=1)
-    model = EmpiricalHeteroscedasticRegressor(n_subset=200, random_state=0).fit(X, y)
-    mean, std = model.predict(Xs, return_std=True)
-    assert np.abs(np.log(std / noise_std(Xs))).mean() < 0.5
-    assert 0.85 <= np.mean(np.abs(ys - mean) <= 1.96 * std) <= 1.0
-
-
 @pytest.mark.parametrize("optimizer", [None, pytest.param("lbfgs", marks=pytest.mark.slow)])
 def test_scikit_learn_conformance(optimizer):
     check_estimator(
@@ -220,11 +210,6 @@ def test_scikit_learn_conformance(optimizer):
             "with given inducing inputs weights are exact, see test_weights_count_rows_exactly"
         },
     )
-
-
-@pytest.mark.slow
-def test_scikit_learn_conformance_of_the_baseline():
-    check_estimator(EmpiricalHeteroscedasticRegressor(n_subset=30))
 
 
 @pytest.mark.skipif(not MOTORCYCLE.exists(), reason="the motorcycle data are not here")

@@ -8,8 +8,8 @@ import torch
 
 from problems import get_row
 from sparsegp import SparseGPRegressor
-from sparsegp.baselines.exact import ExactObjective
 from sparsegp.data import Block, Rows
+from sparsegp.dense import ExactObjective
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.estimators.families import Problem, Start
 from sparsegp.estimators.stepping import anytime_fit

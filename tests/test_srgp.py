@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from problems import CHANGES, KERNELS, Problem, get_row, random_problem
 from sparsegp import SparseGPRegressor, approximations, kernels, linalg
 from sparsegp.approximations import Approximation
-from sparsegp.baselines import ExactObjective
 from sparsegp.data import Block, Rows
+from sparsegp.dense import ExactObjective
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.learning import lbfgs, srgp
 from sparsegp.learning.adam_steps import AdamSteps

@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.jobs import Arrays, read_job, write_result
 from benchmarks.measure import PeakMemory
 
+from papers.ehsod import EmpiricalHeteroscedasticRegressor
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, SparseGPRegressor
-from sparsegp.baselines import EmpiricalHeteroscedasticRegressor
 from sparsegp.kernels import Periodic, SquaredExponential
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from sparsegp import linalg, partition
-from sparsegp.baselines.exact import ExactPosterior
 from sparsegp.committee.aggregation import Moments
 from sparsegp.committee.reach import Reach
+from sparsegp.dense import ExactPosterior
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import Objective

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp.baselines.exact import ExactPosterior
 from sparsegp.committee.parallel import map_in_threads
 from sparsegp.committee.plans import DensePlan
 from sparsegp.committee.training import CommitteeObjective
 from sparsegp.data import Block
+from sparsegp.dense import ExactPosterior
 from sparsegp.kernels import Stationary
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.progressive import OPTIMIZERS

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from sparsegp import inducing, partition
 from sparsegp.approximations import Approximation, Family, TestConditional
-from sparsegp.baselines.exact import ExactObjective, ExactPosterior, require_dense_size
 from sparsegp.committee.experts import ExpertPlan, GaussianExpert, InnerBlocks, Trained
 from sparsegp.committee.reach import dense_reach, sparse_reach
 from sparsegp.data import Block, Rows
+from sparsegp.dense import ExactObjective, ExactPosterior, require_dense_size
 from sparsegp.engines import batch
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from sparsegp import inducing, threads
 from sparsegp.approximations import Approximation, Family, get
-from sparsegp.baselines.exact import ExactObjective, ExactPosterior, require_dense_size
-from sparsegp.baselines.nystrom import NystromPosterior
 from sparsegp.committee import neighbourhoods
 from sparsegp.data import Block, Rows
+from sparsegp.dense import ExactObjective, ExactPosterior, NystromPosterior, require_dense_size
 from sparsegp.engines import batch
 from sparsegp.kernels import Kernel
 from sparsegp.learning.deadline import Deadline

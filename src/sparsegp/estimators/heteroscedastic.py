@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sparsegp import approximations, linalg
 from sparsegp.approximations import Approximation, Family
-from sparsegp.baselines.exact import require_dense_size
 from sparsegp.data import Block
+from sparsegp.dense import require_dense_size
 from sparsegp.errors import InputError
 from sparsegp.estimators import families
 from sparsegp.estimators.choices.kernel_judges import LearnedNoise
@@ -207,8 +207,8 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
         row = approximations.get(self.approximation, self.power)
         if row.family not in (Family.INDUCING, Family.EXACT):
             raise InputError(
-                f"approximation={row.name!r} has no bound to learn a noise process from. Use 'vfe', 'pic', 'fitc', "
-                "'exact', or sparsegp.baselines.EmpiricalHeteroscedasticRegressor for a subset of data."
+                f"approximation={row.name!r} has no bound to learn a noise process from. Use 'vfe', 'pic', 'fitc' "
+                "or 'exact'; for a subset of data, fit one of them to the rows of your choice."
             )
         if self.inference == "stochastic" and not (row.is_lower_bound and row.family is Family.INDUCING):
             raise InputError(

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from sparsegp import inducing
 from sparsegp.approximations import Approximation, Family, get
-from sparsegp.baselines.exact import ExactPosterior, require_dense_size
 from sparsegp.committee.aggregation import Moments
 from sparsegp.committee.experts import ExpertPlan, Trained
 from sparsegp.committee.plans import joined
 from sparsegp.committee.reach import Reach, dense_reach, sparse_reach
 from sparsegp.data import Block, Rows
+from sparsegp.dense import ExactPosterior, require_dense_size
 from sparsegp.heteroscedastic.bound import BoundState
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
 from sparsegp.heteroscedastic.learning import FINAL_STEPS

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from sparsegp.approximations import Family
-from sparsegp.baselines.exact import MOST_ROWS
+from sparsegp.dense import MOST_ROWS
 from sparsegp.estimators.choices import choosing
 from sparsegp.estimators.regressor import SparseGPRegressor
 from sparsegp.planning.data_shape import DataShape

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from sparsegp import approximations, kernels
 from sparsegp.approximations import Approximation, Family, Residual
-from sparsegp.baselines.exact import ExactObjective, ExactPosterior
-from sparsegp.baselines.nystrom import NystromPosterior
 from sparsegp.data import Block, Rows
-from sparsegp.effective_prior import effective_prior
+from sparsegp.dense import ExactObjective, ExactPosterior, NystromPosterior
 from sparsegp.engines import batch
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters
@@ -22,6 +20,7 @@ from sparsegp.partition import block_slices
 from sparsegp.posterior import LatentPosterior
 from sparsegp.prior import SparsePrior
 from sparsegp.testing import oracle
+from sparsegp.testing.effective_prior import effective_prior
 
 Array = NDArray[np.float64]
 

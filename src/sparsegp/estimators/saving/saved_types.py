@@ -7,14 +7,13 @@ from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.approximations import Approximation, Component, Family, Residual, TestConditional
-from sparsegp.baselines.exact import ExactPosterior
-from sparsegp.baselines.nystrom import NystromPosterior
 from sparsegp.committee.aggregation import Aggregation, BaseCount, Weighting
 from sparsegp.committee.experts import GaussianExpert, InnerBlocks, Process
 from sparsegp.committee.nearest import Nearest
 from sparsegp.committee.prediction import Committee
 from sparsegp.committee.reach import Reach
 from sparsegp.data import Block, Rows
+from sparsegp.dense import ExactPosterior, NystromPosterior
 from sparsegp.engines import recursive
 from sparsegp.engines.batch import BatchState
 from sparsegp.engines.filter_state import FilterState

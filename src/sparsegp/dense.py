@@ -1,4 +1,4 @@
-"""The exact GP: dense O(N^3), for small data, subsets of data and comparisons (004 eq. 6)."""
+"""Models that keep all rows: the exact GP, O(N^3), and the Nystrom approximation (004 eq. 6 and sec. 8.2)."""
 
 import math
 from dataclasses import dataclass
@@ -11,8 +11,10 @@ from sparsegp.data import CHUNK_ROWS, Block
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.posterior import SMALLEST_VARIANCE
+from sparsegp.posterior import SMALLEST_VARIANCE, InducingPosterior
+from sparsegp.prior import SparsePrior
 from sparsegp.pullback import push_back
+from sparsegp.statistics import whiten_block
 
 MOST_ROWS = 20_000
 
@@ -100,3 +102,51 @@ class ExactObjective:
             noise_bar = K_bar.diagonal() / weight - 0.5 * (weight - 1.0) / single
             hyper.log_noise_var.grad = noise_bar.sum() * hyper.noise_var
         return posterior.log_evidence
+
+
+@dataclass(frozen=True)
+class NystromPosterior:
+    """Mean k_*f beta and 'variance' k_** - k_*f (Q + noise)^-1 k_f*, with (Q + noise)^-1 = N^-1 - A B^-1 A^T.
+
+    Q replaces K in the training covariance only (004 sec. 8.2), so this is not a generative model: the joint prior
+    can be indefinite and variances can come out negative. They are returned as they are unless `clip` is asked for.
+    """
+
+    prior: SparsePrior
+    X: Tensor
+    inverse_noise: Tensor
+    T: Tensor
+    beta: Tensor
+    clip: bool = False
+
+    @classmethod
+    @torch.no_grad()
+    def build(cls, prior: SparsePrior, block: Block, q: InducingPosterior, *, clip: bool = False) -> "NystromPosterior":
+        whitened = whiten_block(prior, block)
+        weight = 1.0 if block.weight is None else block.weight
+        inverse_noise = weight / prior.row_noise(block)
+        scale = inverse_noise.sqrt()
+        T = linalg.whiten_rows(whitened.A, q.LB.factor.to(whitened.A.dtype)) * scale[:, None]
+        beta = scale * (whitened.target - whitened.A @ q.mean.to(whitened.A.dtype))
+        return cls(prior, block.X, inverse_noise, T, beta, clip)
+
+    def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        means, variances = [], []
+        with torch.no_grad():
+            for part in X.split(CHUNK_ROWS):
+                K = self.prior.kernel(part, self.X)
+                prior_var = self.prior.kernel.diagonal(part)
+                explained = linalg.row_dots(K * self.inverse_noise, K) - (K @ self.T).square().sum(1)
+                means.append(K @ self.beta)
+                variances.append(self._clipped(prior_var - explained, prior_var))
+        return torch.cat(means), torch.cat(variances)
+
+    def _clipped(self, var: Tensor, prior_var: Tensor) -> Tensor:
+        return torch.maximum(var, SMALLEST_VARIANCE * prior_var) if self.clip else var
+
+    def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            K = self.prior.kernel(X, self.X)
+            KT = K @ self.T
+            cov = self.prior.kernel(X) - (K * self.inverse_noise) @ K.mT + KT @ KT.mT
+            return K @ self.beta, linalg.symmetric(cov)

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from problems import CHANGES, DenseProblem, agree, get_row, random_problem, with_row_noise
-from sparsegp.baselines import predict_augmented, predict_bcm
-from sparsegp.baselines.transduction import AUGMENTABLE
+from papers.transduction import AUGMENTABLE, predict_augmented, predict_bcm
+from problems import CHANGES, DenseProblem, agree, get_row, random_problem, tensor, with_row_noise
+from sparsegp import approximations
+from sparsegp.committee import Moments, Process
+from sparsegp.dense import ExactPosterior
 from sparsegp.errors import InputError
 from sparsegp.testing import oracle
+from test_aggregation import combine
+from test_golden import AUGMENTED, Golden, golden_problem
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -84,3 +88,28 @@ def test_bcm_with_one_block_is_exact_and_with_repeated_test_rows_still_finite() 
     twice = torch.cat([problem.X_test, problem.X_test])
     again, cov_twice, _ = predict_bcm(prior, problem.rows, twice)
     agree((again, cov_twice[:5, :5]), (torch.cat([mean, mean]), cov), rtol=1e-6)
+
+
+@pytest.mark.parametrize("model", AUGMENTED)
+def test_augmented_models(golden: Golden, model: str) -> None:
+    problem, expected = golden_problem(golden), golden["models"][model]
+    prior = problem.prior(approximations.get(AUGMENTED[model]))
+    got = predict_augmented(prior, problem.rows, problem.X_test)
+    agree(got, (expected["mean"], expected["var"], expected["objective"]))
+
+
+def test_bayesian_committee_machine(golden: Golden) -> None:
+    problem, expected = golden_problem(golden), golden["models"]["BCM"]
+    got = predict_bcm(problem.prior(approximations.get("pitc")), problem.rows, problem.X_test)
+    agree(got, (expected["mean"], expected["cov"], expected["objective"]))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_bcm_of_exact_experts_is_the_transductive_bcm_at_single_points(change: str) -> None:
+    problem = CHANGES[change](random_problem(3, "matern32"))
+    blocks = list(problem.rows.blocks())
+    experts = [ExactPosterior.build(problem.kernel, block, tensor(problem.noise_var)) for block in blocks]
+    for x in problem.X_test.split(1):
+        got = combine("bcm", Process(problem.kernel).moments(x), [Moments(*e.marginals(x)) for e in experts])
+        mean, cov, _ = predict_bcm(problem.prior(get_row("pitc")), problem.rows, x)
+        agree((got.mean, got.var), (mean, cov.diagonal()))

@@ -1,6 +1,5 @@
 """The empirical heteroscedastic GP on a subset of data: a GP for y, then a GP for the logs of its squared residuals."""
 
-import math
 from typing import Any, Self
 
 import numpy as np
@@ -11,17 +10,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sparsegp import linalg
-from sparsegp.baselines.exact import ExactObjective, ExactPosterior, require_dense_size
 from sparsegp.data import Block
+from sparsegp.dense import ExactObjective, ExactPosterior, require_dense_size
+from sparsegp.heteroscedastic.starting_values import LOG_CHI_SQUARED_MEAN, LOG_CHI_SQUARED_VAR
 from sparsegp.kernels import Kernel
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learning import lbfgs
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.starting_values import median_lengthscales
 
-# log r^2 = g + log chi^2 with one degree of freedom: its mean and variance.
-LOG_CHI_SQUARED_MEAN = -1.2703628454614782
-LOG_CHI_SQUARED_VAR = math.pi**2 / 2.0
 SMALLEST_SQUARE = 1e-8
 
 
