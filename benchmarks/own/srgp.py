@@ -15,11 +15,11 @@ from benchmarks.jobs import Arrays, read_job, write_result
 from benchmarks.measure import PeakMemory
 from benchmarks.scores import gaussian_scores
 
+from papers.carried_srgp import optimizer as srgp
 from sparsegp import kernels
 from sparsegp.approximations import get
 from sparsegp.data import Block, Rows
 from sparsegp.engines import batch
-from sparsegp.learning import srgp
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import CollapsedObjective
 from sparsegp.learning.recorder import LearningStep

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from benchmarks.jobs import Arrays, read_job, write_result
 
+from papers.carried_srgp.forward_gradient import ForwardGradient
 from sparsegp import kernels
 from sparsegp.approximations import get
 from sparsegp.data import Block, Rows
-from sparsegp.learning.forward_gradient import ForwardGradient
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective
 from sparsegp.posterior import InducingPosterior, SparsePosterior, log_evidence

@@ -9,11 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sparsegp import linalg
-from sparsegp.approximations import Approximation
-from sparsegp.data import Block, Rows
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.sensitivities import (
+from papers.carried_srgp.sensitivities import (
     Directions,
     Gradient,
     Linearization,
@@ -22,6 +18,10 @@ from sparsegp.learning.sensitivities import (
     batch_sensitivities,
     in_double,
 )
+from sparsegp import linalg
+from sparsegp.approximations import Approximation
+from sparsegp.data import Block, Rows
+from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.prior import SparsePrior
 
 

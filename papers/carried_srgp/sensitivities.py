@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from papers.carried_srgp.kernel_tangents import KernelTangents, make_tangents
 from sparsegp import linalg, noise_model
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
 from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.kernel_tangents import KernelTangents, make_tangents
 from sparsegp.prior import SparsePrior
 
 
