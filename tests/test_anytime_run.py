@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from papers.sampling import UNIFORM
+from papers.steps import Constant
 from problems import agree
 from sparsegp.data import Block, Rows
-from sparsegp.engines import anytime_run, batch, steps
+from sparsegp.engines import anytime_run, batch
 from sparsegp.engines.anytime import Reading, read
 from sparsegp.engines.anytime_run import Options, run
-from sparsegp.engines.sampling import UNIFORM, GivenBlocks, RandomBlocks
+from sparsegp.engines.sampling import GivenBlocks, RandomBlocks
 from sparsegp.errors import InputError
 from sparsegp.posterior import InducingPosterior
 from test_stopping import N_BLOCKS, clustered_rows, line_prior, mixed_rows, probe_points
@@ -193,7 +195,7 @@ def test_awkward_blocks(name: str, _case: str, rows: Rows) -> None:
         {"tolerance": 0.0},
         {"publish_ratio": 0.5},
         {"sampling": UNIFORM},
-        {"schedule": steps.Constant(0.1)},
+        {"schedule": Constant(0.1)},
     ],
 )
 def test_options_say_what_is_wrong(bad: dict[str, object]) -> None:

@@ -36,7 +36,7 @@ class Options:
     schedule: StepSchedule = field(default_factory=Averaging)
     sampling: Sampling = WITHOUT_REPLACEMENT
     blocks_per_step: int = 1
-    reading: Reading = Reading.EXTRAPOLATED
+    reading: Reading = Reading.RATIO
     seconds: float | None = None
     max_steps: int | None = None
     tolerance: float | None = None
@@ -176,12 +176,11 @@ class _Publisher:
         """Of the extrapolation, whatever the reading: how far the unseen blocks could still move the mean."""
         if self.probes is None:
             return None
-        reading = self.options.reading
-        if reading is Reading.SEEN:
-            reading, statistics = Reading.RATIO, read(state, Reading.RATIO, self.n_rows)
+        if self.options.reading is Reading.SEEN:
+            statistics = read(state, Reading.RATIO, self.n_rows)
             q = InducingPosterior.from_statistics(statistics)
         share = stopping.unseen_share(state, self.n_blocks, self.options.becomes_exact)
-        se = stopping.standard_error(state, statistics, q, self.probes.slopes, share=share, reading=reading)
+        se = stopping.standard_error(state, statistics, q, self.probes.slopes, share=share)
         return stopping.relative_error(se, self.probes.std(q))
 
 

@@ -118,45 +118,21 @@ class Sampling:
 
 def _without_replacement(sizes: Sizes, per_step: int, rng: np.random.Generator) -> Iterator[Draw]:
     """Random order, epoch by epoch; w = K/|S|."""
-    filled = _filled(sizes, per_step)
+    filled = filled_blocks(sizes, per_step)
     first = True
     while True:
         order = rng.permutation(filled)
         for start in range(0, len(order), per_step):
             index = order[start : start + per_step]
-            yield _draw(index, np.full(len(index), len(filled) / len(index)), np.full(len(index), first))
+            yield make_draw(index, np.full(len(index), len(filled) / len(index)), np.full(len(index), first))
         first = False
 
 
-def _uniform(sizes: Sizes, per_step: int, rng: np.random.Generator) -> Iterator[Draw]:
-    """Each block with probability 1/K; w = K/|S|, unbiased whatever the sizes."""
-    filled = _filled(sizes, per_step)
-    yield from _independent(filled, np.full(len(filled), 1.0 / len(filled)), per_step, rng)
-
-
-def _proportional(sizes: Sizes, per_step: int, rng: np.random.Generator) -> Iterator[Draw]:
-    """Block s with probability p_s = b_s/n; w = 1/(|S| p_s), which is n/(|S| b_s)."""
-    filled = _filled(sizes, per_step)
-    yield from _independent(filled, sizes[filled] / sizes.sum(), per_step, rng)
-
-
-def _independent(
-    filled: NDArray[np.int64], probability: Sizes, per_step: int, rng: np.random.Generator
-) -> Iterator[Draw]:
-    unseen = np.ones(len(filled), dtype=bool)
-    while True:
-        place = rng.choice(len(filled), per_step, p=probability)
-        fresh = unseen[place]
-        fresh[[i for i, k in enumerate(place) if k in place[:i]]] = False
-        unseen[place] = False
-        yield _draw(filled[place], 1.0 / (per_step * probability[place]), fresh)
-
-
-def _draw(index: NDArray[np.int64], weights: Sizes, fresh: NDArray[np.bool_]) -> Draw:
+def make_draw(index: NDArray[np.int64], weights: Sizes, fresh: NDArray[np.bool_]) -> Draw:
     return Draw(tuple(index.tolist()), tuple(weights.tolist()), tuple(fresh.tolist()))
 
 
-def _filled(sizes: Sizes, per_step: int) -> NDArray[np.int64]:
+def filled_blocks(sizes: Sizes, per_step: int) -> NDArray[np.int64]:
     """The blocks that have rows."""
     filled = np.flatnonzero(sizes > 0)
     if len(filled) == 0:
@@ -167,5 +143,3 @@ def _filled(sizes: Sizes, per_step: int) -> NDArray[np.int64]:
 
 
 WITHOUT_REPLACEMENT = Sampling(_without_replacement, exhaustive=True)
-UNIFORM = Sampling(_uniform, exhaustive=False)
-PROPORTIONAL = Sampling(_proportional, exhaustive=False)
