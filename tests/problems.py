@@ -19,7 +19,7 @@ from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.local_posterior import LocalPosterior
 from sparsegp.partition import block_slices
-from sparsegp.posterior import LatentPosterior, SparsePosterior
+from sparsegp.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.prior import SparsePrior
 from sparsegp.testing import oracle
 
@@ -214,3 +214,9 @@ def agree(got: Results, expected: Results, rtol: float = 1e-8) -> None:
     for value, reference in zip(got, expected, strict=True):
         scale = np.abs(np.asarray(reference)).max()
         np.testing.assert_allclose(np.asarray(value), np.asarray(reference), rtol=rtol, atol=rtol * scale)
+
+
+def unwhitened(q: InducingPosterior, prior: SparsePrior) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of u = L v."""
+    L = prior.Luu.factor
+    return L @ q.mean, L @ q.covariance @ L.mT

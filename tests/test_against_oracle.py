@@ -20,6 +20,7 @@ from problems import (
     get_row,
     random_problem,
     tensor,
+    unwhitened,
     with_row_noise,
 )
 from sparsegp import approximations, kernels
@@ -56,7 +57,7 @@ def test_combination_has_the_combined_block_precision(name: str, change: str) ->
     posterior, evidence = problem.infer(get_row(name))
     dense = DenseProblem.of(problem)
     mean, cov, expected = oracle.combination(COMBINATIONS[name], *dense.data, dense.blocks)
-    agree((evidence, *posterior.q.unwhitened(posterior.prior)), (expected, mean, cov))
+    agree((evidence, *unwhitened(posterior.q, posterior.prior)), (expected, mean, cov))
 
 
 def test_combination_of_one_row_is_that_row() -> None:

@@ -58,11 +58,6 @@ class InducingPosterior:
     def covariance(self) -> Tensor:
         return linalg.inverse_from_cholesky(self.LB.factor)
 
-    def unwhitened(self, prior: SparsePrior) -> tuple[Tensor, Tensor]:
-        """Mean and covariance of u = L v."""
-        L = prior.Luu.factor
-        return L @ self.mean, L @ self.covariance @ L.mT
-
 
 def log_evidence(statistics: BlockStatistics, q: InducingPosterior) -> float:
     """The collapsed objective J of the row (M3)."""

@@ -52,8 +52,7 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
     optimizer : "lbfgs" | None (hyper-parameters and inducing inputs stay as given).
     learn_inducing : whether the inducing inputs of f and g are learned. None: yes, but not for rows of the table with
         blocks, which carry what is local (measured in docs/heteroscedastic.md).
-    inference : "exact" (natural gradients, f eliminated), "lambda" (the paper's parameters, one a row; the same
-        optimum, slower) or "stochastic" (SVSHGP: mini-batches; "vfe" only).
+    inference : "exact" (natural gradients, f eliminated) or "stochastic" (SVSHGP: mini-batches; "vfe" only).
     batch_size, n_steps : of "stochastic".
     time_budget : seconds that `fit` may take. Learning ends in time for inference, but that is from all rows: it takes
         a few passes over them however short the budget is.
@@ -194,6 +193,11 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
         return model, [*start.stages, *stages]
 
     def _checked_parameters(self) -> Approximation:
+        if self.inference == "lambda":
+            raise InputError(
+                "inference='lambda', one variational parameter a row, is no longer here: it had the same optimum as "
+                "inference='exact', which is faster. Use 'exact'."
+            )
         validation.require_choice("inference", self.inference, INFERENCE)
         validation.require_choice("optimizer", self.optimizer, ("lbfgs", None))
         for name in ("n_inducing", "n_noise_inducing", "batch_size", "n_steps"):

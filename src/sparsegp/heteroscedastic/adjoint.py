@@ -1,13 +1,11 @@
 """Gradient of the bound for the parameters of g: kernel, inducing inputs and mean (math: section 5.2, whitened).
 
-    bar W = slope m^T + lam (W - W P^-1) + [ c r^T + 2 lam W bar P ],     bar k_ii = -lam/2,    bar mu0 = sum slope
+    bar W = slope m^T + lam (W - W P^-1),     bar k_ii = -lam/2,    bar mu0 = sum slope
     bar Kuu = -L^-T (sum W^T bar W) L^-1 / 2
 
-The bracket is the way through q(g_u) in the paper's parameterisation; it vanishes at the optimum of q (envelope
-theorem). `bar Kuu` holds because the bound does not change when g_u is replaced by G g_u.
+At the optimum of q(g_u) nothing comes through q (envelope theorem). `bar Kuu` holds because the bound does not change
+when g_u is replaced by G g_u.
 """
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,34 +17,23 @@ from sparsegp.heteroscedastic.noise_process import NoiseProcess, NoiseSlopes
 from sparsegp.pullback import push_back
 
 
-@dataclass(frozen=True)
-class ThroughLambda:
-    """The bracket: c = lambda - weight/2, lambda, r = W^T slope - m and bar P of the paper's parameterisation."""
-
-    centred: Tensor
-    lam: Tensor
-    r: Tensor
-    P_bar: Tensor
-
-
-def push_noise_gradient(
-    hyper: JointHyperparameters,
-    process: NoiseProcess,
-    X: Tensor,
-    slopes: NoiseSlopes,
-    through: ThroughLambda | None = None,
-) -> None:
+def push_noise_gradient(hyper: JointHyperparameters, process: NoiseProcess, X: Tensor, slopes: NoiseSlopes) -> None:
     """Add dF/d(noise kernel, noise inducing inputs, noise mean) to the `.grad` of the hyper-parameters."""
     inverse_L = linalg.inverse_lower(process.prior.Luu.factor)
     gram = torch.zeros_like(inverse_L)
     for start in range(0, X.shape[0], CHUNK_ROWS):
         part = slice(start, start + CHUNK_ROWS)
-        gram += _push_chunk(hyper, process, inverse_L, X[part], part, slopes, through)
+        gram += _push_chunk(hyper, process, inverse_L, X[part], part, slopes)
+    push_inducing(hyper, process, inverse_L, gram)
+    if hyper.noise_mean.requires_grad:
+        hyper.noise_mean.grad = slopes.slope.sum()
+
+
+def push_inducing(hyper: JointHyperparameters, process: NoiseProcess, inverse_L: Tensor, gram: Tensor) -> None:
+    """Push bar Kuu of gram = sum W^T bar W through the kernel of g."""
     with torch.enable_grad():
         Kuu = linalg.add_jitter(hyper.noise_kernel(hyper.noise_inducing), process.prior.Luu.jitter)
     push_back(Kuu, -0.5 * linalg.symmetric(inverse_L.mT @ gram @ inverse_L))
-    if hyper.noise_mean.requires_grad:
-        hyper.noise_mean.grad = slopes.slope.sum()
 
 
 def _push_chunk(
@@ -56,7 +43,6 @@ def _push_chunk(
     X: Tensor,
     part: slice,
     slopes: NoiseSlopes,
-    through: ThroughLambda | None,
 ) -> Tensor:
     """Push one chunk through the kernel; gives its W^T bar W."""
     with torch.enable_grad():
@@ -66,9 +52,6 @@ def _push_chunk(
     slope, lam = slopes.slope[part], slopes.lam[part]
     not_clipped = lam.where(own.detach() > linalg.row_squares(W), 0.0)
     W_bar = torch.outer(slope, process.q.mean) + not_clipped[:, None] * W - lam[:, None] * (W @ process.q.covariance)
-    if through is not None:
-        W_bar += torch.outer(through.centred[part], through.r)
-        W_bar += 2.0 * through.lam[part][:, None] * (W @ through.P_bar)
     push_back(K, W_bar @ inverse_L)
     push_back(own, -0.5 * not_clipped)
     return W.mT @ W_bar

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from sparsegp import inducing
 from sparsegp.approximations import Approximation
@@ -70,9 +69,7 @@ def _noise_start(problem: NoisyProblem) -> NoiseStart:
     return found if given is None else NoiseStart(found.kernel, given)
 
 
-def _hyperparameters(
-    problem: NoisyProblem, start: NoiseStart, log_lambda: Tensor | None = None
-) -> JointHyperparameters:
+def _hyperparameters(problem: NoisyProblem, start: NoiseStart) -> JointHyperparameters:
     """With as many inducing inputs as rows the approximation is exact already and moving them gains nothing."""
     X = problem.rows.all.X
     of_f = inducing.select_inducing(
@@ -88,7 +85,6 @@ def _hyperparameters(
         of_g,
         start.mean,
         learn_inducing=problem.learn_inducing and of_f.shape[0] < len(problem.rows),
-        log_lambda=log_lambda,
     )
 
 
@@ -114,24 +110,6 @@ def _inferred(problem: NoisyProblem, hyper: JointHyperparameters, q: InducingPos
     )
 
 
-def _fit_lambda(problem: NoisyProblem, start: NoiseStart) -> Fit:
-    hyper = _hyperparameters(problem, start, learning.starting_lambda(problem.rows))
-    iterations = (learning.LAMBDA_ITERATIONS, learning.ALL_ITERATIONS if problem.learn else 0)
-    stages = learning.learn_lambda(
-        problem.rows,
-        problem.row,
-        hyper,
-        problem.limits,
-        on_step=problem.on_step,
-        deadline=problem.learn_until,
-        iterations=iterations,
-    )
-    model = learning.infer_lambda(
-        problem.rows, problem.row, hyper, problem.limits, rng=problem.rng, deadline=problem.infer_until
-    )
-    return model, stages
-
-
 def _fit_stochastic(problem: NoisyProblem, start: NoiseStart) -> Fit:
     hyper = _hyperparameters(problem, start)
     if not problem.learn:
@@ -153,7 +131,6 @@ def _fit_stochastic(problem: NoisyProblem, start: NoiseStart) -> Fit:
 
 _FITTERS: Mapping[str, Callable[[NoisyProblem, NoiseStart], Fit]] = {
     "exact": _fit_exact,
-    "lambda": _fit_lambda,
     "stochastic": _fit_stochastic,
 }
 INFERENCE = tuple(_FITTERS)

@@ -2,20 +2,16 @@
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import torch
 
 from sparsegp.approximations import Approximation
 from sparsegp.data import Rows
 from sparsegp.engines import batch
 from sparsegp.heteroscedastic.bound import Ascent
-from sparsegp.heteroscedastic.coupling import row_weights
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
 from sparsegp.heteroscedastic.noise_process import NoiseProcess
-from sparsegp.heteroscedastic.objective import LambdaBound, ProfiledBound
-from sparsegp.learning import lbfgs
+from sparsegp.heteroscedastic.objective import ProfiledBound
 from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Limits
 from sparsegp.learning.progressive import BLOCKS, POINTS, Schedule, climb, nested_subsets, staged
@@ -31,7 +27,6 @@ FINAL_TOLERANCE, FINAL_STEPS = 1e-8, 50
 INFERENCE_STAGES = Schedule(first_rows=16_384, growth=4)
 PART_TOLERANCE, PART_STEPS = 1e-4, 20
 MANY_ROWS_TOLERANCE = 1e-5
-LAMBDA_ITERATIONS, ALL_ITERATIONS = 30, 70
 
 
 @dataclass(frozen=True)
@@ -72,45 +67,6 @@ def learn(
     stages = staged(objective, [len(subset) for subset in subsets], len(rows), schedule, row)
     results = climb(stages, hyper, limits, "lbfgs", schedule.tolerance, on_step, deadline)
     return results, objectives[-1].q
-
-
-def learn_lambda(
-    rows: Rows,
-    row: Approximation,
-    hyper: JointHyperparameters,
-    limits: Limits,
-    *,
-    on_step: StepCallback | None = None,
-    deadline: Deadline | None = None,
-    iterations: tuple[int, int] = (LAMBDA_ITERATIONS, ALL_ITERATIONS),
-) -> list[LearningResult]:
-    """The two stages of the paper (001 sec. V): Lambda alone, then Lambda and all hyper-parameters together."""
-    objective = LambdaBound(rows, row, limits.noise_var)
-    watched: dict[str, Any] = {"on_step": on_step, "deadline": deadline}
-    with hyper.only_lambda():
-        first = lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[0], **watched)
-    if first.stopped:
-        return [first]
-    return [first, lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[1], **watched)]
-
-
-def starting_lambda(rows: Rows) -> torch.Tensor:
-    """log Lambda = log weight/2: q(g_u) starts with the mean of the prior."""
-    return (0.5 * row_weights(rows.all)).log()
-
-
-def infer_lambda(
-    rows: Rows,
-    row: Approximation,
-    hyper: JointHyperparameters,
-    limits: Limits,
-    *,
-    rng: np.random.Generator,
-    deadline: Deadline | None = None,
-) -> NoisyModel:
-    """As `infer`, from the q(g_u) of the learned Lambda."""
-    start = LambdaBound(rows, row, limits.noise_var).state(hyper)
-    return infer(rows, row, hyper, limits, start.process.q, rng=rng, deadline=deadline)
 
 
 def infer(

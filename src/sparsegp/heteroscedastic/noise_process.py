@@ -134,12 +134,6 @@ class NoiseProcess:
         LB = linalg.cholesky(precision, name=PRECISION, smallest_pivot=0.0)
         return self.with_q(InducingPosterior(self.q.mean + step * direction.mean_change, LB))
 
-    def from_lambda(self, X: Tensor, lam: Tensor, weight: Tensor) -> "NoiseProcess":
-        """q of the paper's parameters: m = W^T (lam - weight/2), P = I + W^T diag(lam) W (001 eq. 11)."""
-        start = self.with_q(replace(self.q, mean=torch.zeros_like(self.q.mean)))
-        precision, mean = start.natural_target(X, lam - 0.5 * weight, lam)
-        return self.with_q(InducingPosterior(mean, linalg.cholesky(precision, name=PRECISION, smallest_pivot=0.0)))
-
     def features(self, X: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Chunk by chunk, its place and its whitened features W."""
         with torch.no_grad():

@@ -187,9 +187,5 @@ def _reading_seconds(shape: DataShape, machine: Machine) -> float:
     return max(shape.file_bytes / machine.disk_bytes_per_second, decoding.seconds(machine))
 
 
-def _file_bytes(shape: DataShape) -> float:
-    return shape.file_bytes
-
-
 def _count(stages: Sequence[Stage]) -> int:
     return round(sum(stage.evaluations for stage in stages))

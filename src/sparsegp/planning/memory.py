@@ -36,11 +36,6 @@ class Memory:
     def total(self) -> float:
         return self.libraries + self.data + self.copies + self.workspace
 
-    @property
-    def above_data(self) -> float:
-        """What the fit adds to a process that has loaded the libraries and the data."""
-        return self.copies + self.workspace
-
 
 def in_memory(model: Model, shape: DataShape, cores: int) -> Memory:
     return Memory(LIBRARY_BYTES, shape.array_bytes, _copies(model, shape.array_bytes, cores), workspace(model, cores))
