@@ -12,6 +12,7 @@ from benchmarks.jobs import Arrays, read_job, write_result
 from benchmarks.measure import PeakMemory
 
 from papers.ehsod import EmpiricalHeteroscedasticRegressor
+from papers.gpvc import VariableCovarianceRegressor
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, SparseGPRegressor
 from sparsegp.kernels import Periodic, SquaredExponential
 
@@ -30,13 +31,14 @@ KINDS = {
     "committee": Kind(CommitteeGPRegressor, "n_experts"),
     "sparse": Kind(SparseGPRegressor, "n_blocks"),
     "ehsod": Kind(EmpiricalHeteroscedasticRegressor, has_density=False),
+    "gpvc": Kind(VariableCovarianceRegressor),
 }
 KERNELS = {
     "trend and seasons": lambda: (
         SquaredExponential(400.0, [30.0]) + SquaredExponential(9.0, [60.0]) * Periodic(1.0, [1.0], period=1.0)
     )
 }
-COUNTS = ("n_inducing", "n_noise_inducing", "n_subset")
+COUNTS = ("n_inducing", "n_noise_inducing", "n_subset", "n_basis")
 
 
 def build(options: dict[str, Any], n_rows: int) -> tuple[Kind, Any]:
