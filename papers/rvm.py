@@ -1,4 +1,4 @@
-"""The relevance vector machine: kernel functions at the inducing inputs as a basis with ARD weights (004 sec. 5)."""
+"""The relevance vector machine: kernel functions at the inducing inputs as a basis with ARD weights (004 sec. 10.2)."""
 
 import math
 from typing import Any, Self

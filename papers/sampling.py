@@ -1,4 +1,4 @@
-"""Blocks drawn with replacement (000, sec. 3): with equal chances, or by size."""
+"""Blocks drawn with replacement (000, theorem 5): with equal chances, or by size."""
 
 from collections.abc import Iterator
 

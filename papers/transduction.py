@@ -1,4 +1,4 @@
-"""Models built for given test inputs: augmented SoR/DTC/FITC/PITC (004 sec. 6) and transductive BCM (004 sec. 7).
+"""Models built for given test inputs: augmented SoR/DTC/FITC/PITC (004 sec. 8.1) and transductive BCM (004 sec. 7).
 
 Each is an ordinary row of the table with other inducing inputs, so nothing here but the choice of them is new.
 """

@@ -158,7 +158,7 @@ def test_without_experts_the_base_is_left(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bcm", "rbcm", "grbcm", "tpoe"])
 def test_a_variance_above_the_base_by_rounding_counts_as_the_base(name: str) -> None:
-    """The authors' code gives such an expert a negative weight (math: section 5.5)."""
+    """The authors' code gives such an expert a negative weight."""
     wider = Moments(BASE.mean, BASE.var * (1 + 1e-6))
     got = combine(name, BASE, [wider, wider])
     same(got, BASE.mean, BASE.var, rtol=1e-12)

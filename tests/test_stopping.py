@@ -63,7 +63,7 @@ def test_influence_is_the_change_of_the_mean_without_the_block(seed: int, name: 
     B = total.precision + torch.eye(6, dtype=torch.float64)
     phi = stopping.influence(h, B, q.mean, parts[2], weight)
     agree((weight * phi,), (h @ (q.mean - without.mean),), rtol=1e-7)
-    # the form with the leverage of the block (math: 4.5), on its b rows
+    # the form with the leverage of the block (derivations/anytime.md), on its b rows
     with torch.no_grad():
         block = whiten_block(prior, problem.rows.block(2))
     leverage = torch.eye(len(block.target), dtype=torch.float64) - weight * block.A @ q.covariance @ block.A.mT

@@ -104,7 +104,7 @@ def test_ascent_never_descends_and_stays_positive_definite(seed: int, name: str)
 
 @pytest.mark.parametrize("name", ["vfe", "fitc", "pic"])
 def test_no_noise_variation_gives_the_homoscedastic_row(name: str) -> None:
-    """sg2 -> 0: the row itself with noise exp(mu0) (math: section 5.6)."""
+    """sg2 -> 0: the row itself with noise exp(mu0)."""
     problem = random_problem(31)
     still = kernels.SquaredExponential(1e-12, 1.0)
     process = NoiseProcess.at_prior(still, problem.inducing, np.log(problem.noise_var), ANY_NOISE)

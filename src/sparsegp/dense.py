@@ -1,4 +1,4 @@
-"""Models that keep all rows: the exact GP, O(N^3), and the Nystrom approximation (004 eq. 6 and sec. 8.2)."""
+"""Models that keep all rows: the exact GP, O(N^3), and the Nystrom approximation (004 eq. 6 and sec. 10.1)."""
 
 import math
 from dataclasses import dataclass
@@ -108,7 +108,7 @@ class ExactObjective:
 class NystromPosterior:
     """Mean k_*f beta and 'variance' k_** - k_*f (Q + noise)^-1 k_f*, with (Q + noise)^-1 = N^-1 - A B^-1 A^T.
 
-    Q replaces K in the training covariance only (004 sec. 8.2), so this is not a generative model: the joint prior
+    Q replaces K in the training covariance only (004 sec. 10.1), so this is not a generative model: the joint prior
     can be indefinite and variances can come out negative. They are returned as they are unless `clip` is asked for.
     """
 

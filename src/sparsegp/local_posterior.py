@@ -1,4 +1,4 @@
-"""PIC: f at a point of block P given u and the rows of P (000 appendix D.4; math: section 2)."""
+"""PIC: f at a point of block P given u and the rows of P (000 appendix D.4)."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

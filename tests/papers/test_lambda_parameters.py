@@ -138,7 +138,7 @@ def test_gradient_in_lambda_with_weights(name: str) -> None:
 
 
 def test_natural_ascent_reaches_the_optimum_of_lambda() -> None:
-    """L-BFGS over one log Lambda a row and the natural ascent end at the same bound (math: section 5.3)."""
+    """L-BFGS over one log Lambda a row and the natural ascent end at the same bound (derivations: H4, H6)."""
     problem = random_problem(23)
     hyper = lambda_hyper(problem)
     objective = LambdaBound(problem.rows, get_row("vfe"), ANY_NOISE)

@@ -1,4 +1,4 @@
-"""Anytime inference: stochastic natural-gradient ascent on q(u) (000 eqs. 24-26; math: section 4).
+"""Anytime inference: stochastic natural-gradient ascent on q(u) (000 eqs. 24-26; derivations/anytime.md).
 
 In natural parameters a step is an average,
 

@@ -1,4 +1,4 @@
-"""When to stop: the sampling error that unseen blocks leave in the predictive mean (math: section 4.5)."""
+"""When to stop: the sampling error that unseen blocks leave in the predictive mean (derivations/anytime.md)."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Gradient of the bound for the parameters of g: kernel, inducing inputs and mean (math: section 5.2, whitened).
+"""Gradient of the bound for the parameters of g: kernel, inducing inputs and mean (derivations: H5).
 
     bar W = slope m^T + lam (W - W P^-1),     bar k_ii = -lam/2,    bar mu0 = sum slope
     bar Kuu = -L^-T (sum W^T bar W) L^-1 / 2

@@ -87,7 +87,7 @@ def natural_ascent(
     max_steps: int = 50,
     deadline: Deadline | None = None,
 ) -> Ascent:
-    """Maximise F over q(g_u): full steps, halved while F falls and doubled afterwards (math: section 5.3).
+    """Maximise F over q(g_u): full steps, halved while F falls and doubled afterwards (derivations: H4).
 
     Ends when a step gains less than `tolerance` a row, or with the step during which the time is up.
     """

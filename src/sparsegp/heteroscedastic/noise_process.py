@@ -106,7 +106,7 @@ class NoiseProcess:
         return 0.5 * float(self.q.LB.logdet - len(self.q.mean) + trace + quadratic)
 
     def natural_target(self, X: Tensor, slope: Tensor, lam: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        """(P, P m) of a full natural step: I + W^T lam W and W^T [slope + lam (W m)] (math: section 5.3)."""
+        """(P, P m) of a full natural step: I + W^T lam W and W^T [slope + lam (W m)] (derivations: H4)."""
         precision = torch.zeros_like(self.q.LB.factor)
         shift = torch.zeros_like(self.q.mean)
         for part, W in self.features(X):

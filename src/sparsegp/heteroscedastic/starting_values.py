@@ -1,4 +1,4 @@
-"""Starting values of the noise process, from the residuals of a homoscedastic fit (math: section 5.8)."""
+"""Starting values of the noise process, from the residuals of a homoscedastic fit."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""SVSHGP: the factorised bound on mini-batches (001 eq. 18; math: section 5.4).
+"""SVSHGP: the factorised bound on mini-batches (001 eq. 18; derivations: H7).
 
     F = sum_i { log N(y_i; mu_f, R_i) - v_g/4 - v_f/(2 R_i) } - KL(q(f_m)) - KL(q(g_u))
 

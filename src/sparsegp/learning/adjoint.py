@@ -1,4 +1,4 @@
-"""Second pass of the exact gradient: adjoints of the covariances of one block (math: section 3.3).
+"""Second pass of the exact gradient: adjoints of the covariances of one block (derivations/objective-gradient.md).
 
 The objective depends on a block through W (whitened features), K_kk (or its diagonal) and the noise. Everything is
 expressed in W, whose condition is the square root of Kuu's, and turned into the adjoint of K_ku by a product with L^-1.

@@ -1,6 +1,6 @@
 """Anytime learning: natural-gradient steps on q(v) and Adam steps on kernel, noise and inducing inputs.
 
-Both come from the same sampled blocks and the uncollapsed objective J(q) (math: M5 and 4.6). With q held in whitened
+Both come from the same sampled blocks and the uncollapsed objective J(q) (derivations: T4, T6). With q held in whitened
 coordinates its divergence from the prior does not depend on the hyper-parameters, so the gradient of w_s times one
 block's term is unbiased for that of J(q), and at q = q* its expectation is the gradient of the evidence itself.
 """
