@@ -17,7 +17,7 @@ def reproduction(name: str, cell: dict[str, Any]) -> None:
     """RMSE and NLPD against steps, PE against TE, seconds against steps (000 figures 1 to 4), by our own Display."""
     from matplotlib import pyplot
 
-    from sparsegp.display.anytime import AnytimeDisplay, Curve
+    from sparsegp.display.curves import AnytimeDisplay, Curve
 
     curves = {
         label: Curve(

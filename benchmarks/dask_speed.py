@@ -17,9 +17,9 @@ from benchmarks.results import console, machine_facts, number, print_table, rati
 
 from sparsegp import kernels
 from sparsegp.approximations import get
-from sparsegp.data import Block, Rows
-from sparsegp.distributed import DaskObjective, surveyed
-from sparsegp.estimators.incoming.standardizer import Standardizer
+from sparsegp.data import Block, MemoryRows
+from sparsegp.distributed import scanned
+from sparsegp.fit.scaling import Scaling
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective, Objective
 from sparsegp.sources import open_source
@@ -65,7 +65,7 @@ def main(folder: str) -> None:
 
 def _with_threads(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(WORKERS)
-    rows = Rows(Block(torch.from_numpy(problem["X"]), torch.from_numpy(problem["y"])))
+    rows = MemoryRows(Block(torch.from_numpy(problem["X"]), torch.from_numpy(problem["y"])))
     return _timed(CollapsedObjective(rows, get(options["row"])), problem, options)
 
 
@@ -75,11 +75,11 @@ def _with_dask(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     cluster = LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0")
     with cluster, Client(cluster) as client:
-        units = Standardizer.identity(problem["X"].shape[1])
-        rows = surveyed(client, open_source(problem["X"], problem["y"]), seed=0).load(units)
-        facts = _timed(DaskObjective(rows, get(options["row"])), problem, options)
-        evaluations = rows.traffic.rounds / 2
-        return {**facts, "bytes": rows.traffic.total / evaluations}
+        units = Scaling.identity(problem["X"].shape[1])
+        rows = scanned(client, open_source(problem["X"], problem["y"]), seed=0).load(units)
+        facts = _timed(CollapsedObjective(rows, get(options["row"])), problem, options)
+        evaluations = rows.executor.traffic.rounds / 2
+        return {**facts, "bytes": rows.executor.traffic.total / evaluations}
 
 
 def _timed(objective: Objective, problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 
 from sparsegp import kernels
 from sparsegp.approximations import get
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective
 
@@ -34,7 +34,7 @@ def vfe_value_and_gradient(
     kernel = kernels.SquaredExponential(variance=variance, lengthscales=lengthscales)
     hyper = Hyperparameters(kernel, noise_var, torch.from_numpy(Z))
     offsets = None if labels is None else _offsets(labels)
-    objective = CollapsedObjective(Rows(Block(torch.from_numpy(X), torch.from_numpy(y)), offsets), get(row))
+    objective = CollapsedObjective(MemoryRows(Block(torch.from_numpy(X), torch.from_numpy(y)), offsets), get(row))
 
     def evaluate() -> tuple[float, Gradients]:
         value = objective.value_and_gradient(hyper)

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.markdown import machine_line, markdown_table
 from benchmarks.results import number
 
-from sparsegp.planning.units import duration, size
+from sparsegp.planning import duration, size
 
 CONSTANTS = {
     "flops_per_second": "float64 operations a second in matrix products",

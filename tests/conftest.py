@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from sparsegp.committee import neighbourhoods
-from sparsegp.estimators import families
+from sparsegp.estimators.base import Estimator
+from sparsegp.estimators.options import FitOptions
+from sparsegp.fit import start
 from sparsegp.heteroscedastic import learning as noise_learning
-from sparsegp.learning import progressive
+from sparsegp.learning import neighbourhoods, progressive
 
 # Test processes run side by side; a pool of threads in each would only fight for the cores.
 torch.set_num_threads(1)
@@ -37,12 +38,33 @@ def brief_learning(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few steps of every optimisation: last digits, which differ with the alignment of memory, cannot grow far, so
     that two fits can be compared closely."""
     few = {"first_iterations": 2, "fewest_iterations": 1}
-    schedules = ((progressive, "POINTS"), (progressive, "BLOCKS"), (families, "SURVEY"))
-    for module, name in (*schedules, (noise_learning, "POINT_STAGES"), (noise_learning, "BLOCK_STAGES")):
-        schedule = getattr(module, name)
-        brief = replace(schedule, warm_up_iterations=min(2, schedule.warm_up_iterations), **few)
-        monkeypatch.setattr(module, name, brief)
+
+    def brief(schedule: progressive.Schedule) -> progressive.Schedule:
+        return replace(schedule, warm_up_iterations=min(2, schedule.warm_up_iterations), **few)
+
+    for module, name in (
+        (progressive, "POINTS"),
+        (progressive, "BLOCKS"),
+        (noise_learning, "POINT_STAGES"),
+        (noise_learning, "BLOCK_STAGES"),
+    ):
+        monkeypatch.setattr(module, name, brief(getattr(module, name)))
+    monkeypatch.setattr(start, "OPTIONS", replace(start.OPTIONS, quick=brief(start.OPTIONS.quick)))
     monkeypatch.setattr(neighbourhoods, "Rounds", partial(neighbourhoods.Rounds, counts=(4,), iterations=2))
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Changes numbers that estimators work with, as in options(auto={"exact_rows": 50})."""
+
+    def change(clock: Any = None, **parts: dict[str, Any]) -> FitOptions:
+        before = Estimator.fit_options
+        changed = {name: replace(getattr(before, name), **values) for name, values in parts.items()}
+        changed |= {} if clock is None else {"clock": clock}
+        monkeypatch.setattr(Estimator, "fit_options", replace(before, **changed))
+        return Estimator.fit_options
+
+    return change
 
 
 PATIENT = {

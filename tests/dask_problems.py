@@ -37,6 +37,10 @@ def same_model(got: SparseGPRegressor, expected: SparseGPRegressor, rtol: float)
     assert got.n_features_in_ == expected.n_features_in_
 
 
+def fitted(model: SparseGPRegressor, *data: Any, **given: Any) -> SparseGPRegressor:
+    return model.fit(*data, **given)
+
+
 def frame_of(X: np.ndarray, y: np.ndarray) -> Any:
     pandas = pytest.importorskip("pandas")
     return pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y})

@@ -12,15 +12,14 @@ from torch import Tensor
 
 from sparsegp import approximations, kernels
 from sparsegp.approximations import Approximation
-from sparsegp.baselines.exact import ExactPosterior
-from sparsegp.baselines.nystrom import NystromPosterior
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
+from sparsegp.dense import ExactPosterior, NystromPosterior
 from sparsegp.engines import batch
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.local_posterior import LocalPosterior
 from sparsegp.partition import block_slices
-from sparsegp.posterior import LatentPosterior, SparsePosterior
+from sparsegp.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.prior import SparsePrior
 from sparsegp.testing import oracle
 
@@ -70,9 +69,9 @@ class Problem:
         return Block(self.X, self.y, self.row_noise, self.weight)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> MemoryRows:
         order, offsets = block_slices(self.labels, self.n_blocks)
-        return Rows(self.block.take(order), offsets)
+        return MemoryRows(self.block.take(order), offsets)
 
     def prior(self, row: Approximation) -> SparsePrior:
         return SparsePrior.build(self.kernel, self.inducing, self.noise_var, row)
@@ -215,3 +214,9 @@ def agree(got: Results, expected: Results, rtol: float = 1e-8) -> None:
     for value, reference in zip(got, expected, strict=True):
         scale = np.abs(np.asarray(reference)).max()
         np.testing.assert_allclose(np.asarray(value), np.asarray(reference), rtol=rtol, atol=rtol * scale)
+
+
+def unwhitened(q: InducingPosterior, prior: SparsePrior) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of u = L v."""
+    L = prior.Luu.factor
+    return L @ q.mean, L @ q.covariance @ L.mT

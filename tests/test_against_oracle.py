@@ -20,17 +20,18 @@ from problems import (
     get_row,
     random_problem,
     tensor,
+    unwhitened,
     with_row_noise,
 )
 from sparsegp import approximations, kernels
 from sparsegp.approximations import Approximation, Component, Family, Residual, TestConditional
-from sparsegp.baselines.exact import ExactPosterior
-from sparsegp.effective_prior import effective_prior
+from sparsegp.dense import ExactPosterior
 from sparsegp.errors import InputError
 from sparsegp.posterior import InducingPosterior, SparsePosterior
 from sparsegp.statistics import BlockStatistics
 from sparsegp.testing import oracle
 from sparsegp.testing.approximation_checks import check_approximation
+from sparsegp.testing.effective_prior import effective_prior
 
 
 @pytest.mark.parametrize("n_dims", [1, 2, 3])
@@ -56,7 +57,7 @@ def test_combination_has_the_combined_block_precision(name: str, change: str) ->
     posterior, evidence = problem.infer(get_row(name))
     dense = DenseProblem.of(problem)
     mean, cov, expected = oracle.combination(COMBINATIONS[name], *dense.data, dense.blocks)
-    agree((evidence, *posterior.q.unwhitened(posterior.prior)), (expected, mean, cov))
+    agree((evidence, *unwhitened(posterior.q, posterior.prior)), (expected, mean, cov))
 
 
 def test_combination_of_one_row_is_that_row() -> None:
@@ -95,8 +96,8 @@ def test_subset_of_data_is_the_exact_gp_of_those_rows() -> None:
 def test_chunks_and_the_order_of_rows_do_not_matter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(61)
     expected = problem.results(name)
-    monkeypatch.setattr("sparsegp.data.Rows.chunks.__defaults__", (3,))
-    for module in ("posterior", "local_posterior", "baselines.exact", "baselines.nystrom"):
+    monkeypatch.setattr("sparsegp.data.MemoryRows.chunks.__defaults__", (3,))
+    for module in ("posterior", "local_posterior", "dense"):
         monkeypatch.setattr(f"sparsegp.{module}.CHUNK_ROWS", 2)
     order = torch.randperm(len(problem.y), generator=torch.Generator().manual_seed(3))
     shuffled = replace(problem, X=problem.X[order], y=problem.y[order], labels=problem.labels[order])

@@ -12,19 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from problems import CHANGES, agree, get_row, random_problem, tensor
+from problems import agree, tensor
 from sparsegp import InputError
-from sparsegp.baselines import ExactPosterior, predict_bcm
-from sparsegp.committee import TABLE, Moments, Process, aggregate
-from sparsegp.committee.aggregation import BASE_WEIGHT, EVERYWHERE, Opinion, get
+from sparsegp.committee import TABLE, Moments, aggregate
+from sparsegp.committee.aggregation import BASE_WEIGHT, EVERYWHERE, Answer, get
 
 GOLDEN_NAMES = {"PoE": "poe", "GPoE": "gpoe", "BCM": "bcm", "RBCM": "rbcm"}
 BASE = Moments(tensor([0.3, -1.0, 0.0, 2.0]), tensor([1.7, 0.4, 1.0, 3.0]))
 
 
 def combine(name: str, base: Moments, experts: Sequence[Moments]) -> Moments:
-    opinions = [Opinion(k, EVERYWHERE, moments) for k, moments in enumerate(experts)]
-    return aggregate(get(name), base, opinions, len(experts))
+    answers = [Answer(k, EVERYWHERE, moments) for k, moments in enumerate(experts)]
+    return aggregate(get(name), base, answers, len(experts))
 
 
 def same(got: Moments, mean: Any, var: Any, rtol: float) -> None:
@@ -143,7 +142,7 @@ def test_order_and_experts_that_only_know_the_prior_do_not_matter(name: str, exp
 @given(experts=committees())
 def test_rows_without_an_opinion_are_rows_where_the_expert_repeats_the_base(name: str, experts: list[Moments]) -> None:
     index = torch.tensor([0, 2])
-    some = [Opinion(k, index, moments.at(index)) for k, moments in enumerate(experts)]
+    some = [Answer(k, index, moments.at(index)) for k, moments in enumerate(experts)]
     repeated = [Moments(BASE.mean.clone(), BASE.var.clone()) for _ in experts]
     for own, full in zip(repeated, experts, strict=True):
         own.mean[index], own.var[index] = full.mean[index], full.var[index]
@@ -159,21 +158,10 @@ def test_without_experts_the_base_is_left(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bcm", "rbcm", "grbcm", "tpoe"])
 def test_a_variance_above_the_base_by_rounding_counts_as_the_base(name: str) -> None:
-    """The authors' code gives such an expert a negative weight (math: section 5.5)."""
+    """The authors' code gives such an expert a negative weight."""
     wider = Moments(BASE.mean, BASE.var * (1 + 1e-6))
     got = combine(name, BASE, [wider, wider])
     same(got, BASE.mean, BASE.var, rtol=1e-12)
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_bcm_of_exact_experts_is_the_transductive_bcm_at_single_points(change: str) -> None:
-    problem = CHANGES[change](random_problem(3, "matern32"))
-    blocks = list(problem.rows.blocks())
-    experts = [ExactPosterior.build(problem.kernel, block, tensor(problem.noise_var)) for block in blocks]
-    for x in problem.X_test.split(1):
-        got = combine("bcm", Process(problem.kernel).moments(x), [Moments(*e.marginals(x)) for e in experts])
-        mean, cov, _ = predict_bcm(problem.prior(get_row("pitc")), problem.rows, x)
-        agree((got.mean, got.var), (mean, cov.diagonal()))
 
 
 def test_an_unknown_name_is_refused() -> None:

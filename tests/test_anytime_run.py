@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from papers.sampling import UNIFORM
+from papers.steps import Constant
 from problems import agree
-from sparsegp.data import Block, Rows
-from sparsegp.engines import anytime_run, batch, steps
+from sparsegp.data import Block, GivenBlocks, MemoryRows, RandomBlocks
+from sparsegp.engines import anytime_run, batch
 from sparsegp.engines.anytime import Reading, read
 from sparsegp.engines.anytime_run import Options, run
-from sparsegp.engines.sampling import UNIFORM, GivenBlocks, RandomBlocks
 from sparsegp.errors import InputError
 from sparsegp.posterior import InducingPosterior
 from test_stopping import N_BLOCKS, clustered_rows, line_prior, mixed_rows, probe_points
@@ -69,7 +71,7 @@ def rng() -> np.random.Generator:
 class SlowBlocks:
     """Blocks that take a second each to fetch, by a clock of their own."""
 
-    rows: Rows
+    rows: MemoryRows
     now: float = 0.0
 
     @property
@@ -80,9 +82,14 @@ class SlowBlocks:
     def sizes(self) -> np.ndarray:
         return GivenBlocks(self.rows).sizes
 
+    per_step = 1
+
     def block(self, k: int) -> Block:
         self.now += 1.0
         return self.rows.block(k)
+
+    def each(self, task: Any, index: Any) -> list[Any]:
+        return [task(self.block(k)) for k in index]
 
 
 @pytest.mark.parametrize("seconds", [12.0, 20.0, 31.5, 50.0])
@@ -164,19 +171,19 @@ def test_evidence_estimate_of_a_run_that_saw_half_of_it() -> None:
     assert abs(np.mean(estimates) - info.log_evidence) < 0.1 * abs(info.log_evidence)
 
 
-def awkward_sources() -> Iterator[tuple[str, Rows]]:
+def awkward_sources() -> Iterator[tuple[str, MemoryRows]]:
     block = clustered_rows().all.take(slice(0, 6))
-    yield "blocks of one row", Rows(block, torch.arange(7))
-    yield "empty blocks", Rows(block, torch.tensor([0, 0, 4, 4, 6, 6]))
-    yield "more blocks than rows", Rows(block, torch.tensor([0, 0, 1, 1, 2, 3, 4, 4, 5, 6, 6]))
-    yield "one block", Rows(block, torch.tensor([0, 6]))
+    yield "blocks of one row", MemoryRows(block, torch.arange(7))
+    yield "empty blocks", MemoryRows(block, torch.tensor([0, 0, 4, 4, 6, 6]))
+    yield "more blocks than rows", MemoryRows(block, torch.tensor([0, 0, 1, 1, 2, 3, 4, 4, 5, 6, 6]))
+    yield "one block", MemoryRows(block, torch.tensor([0, 6]))
 
 
 @pytest.mark.parametrize(
     ("_case", "rows"), list(awkward_sources()), ids=lambda value: value if isinstance(value, str) else ""
 )
 @pytest.mark.parametrize("name", ["vfe", "pic"])
-def test_awkward_blocks(name: str, _case: str, rows: Rows) -> None:
+def test_awkward_blocks(name: str, _case: str, rows: MemoryRows) -> None:
     prior = line_prior(name)
     X, labels = rows.all.X[:3], torch.tensor([0, 1, 1])
     *_, last = run(prior, GivenBlocks(rows), rng=rng(), probes=probe_points(X, labels))
@@ -193,7 +200,7 @@ def test_awkward_blocks(name: str, _case: str, rows: Rows) -> None:
         {"tolerance": 0.0},
         {"publish_ratio": 0.5},
         {"sampling": UNIFORM},
-        {"schedule": steps.Constant(0.1)},
+        {"schedule": Constant(0.1)},
     ],
 )
 def test_options_say_what_is_wrong(bad: dict[str, object]) -> None:

@@ -1,25 +1,28 @@
 """approximation="auto" and n_inducing="auto"."""
 
+from time import perf_counter
+
 import numpy as np
 import pytest
 
-from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, load
-from sparsegp.cli import options
-from sparsegp.estimators.choices import choosing
-from sparsegp.estimators.incoming import out_of_core
-from sparsegp.estimators.updating import placing
+from sparsegp import InputError, SparseGPRegressor, approximations, load
+from sparsegp.cli import options as command_options
+from sparsegp.fit import auto, kept
+from sparsegp.fit.auto import AutoOptions, Question
+from sparsegp.fit.problem import NoiseSpec, Problem, Start
+from sparsegp.kernels import SquaredExponential
+
+PLAIN = ("vfe", "fitc", "pic")
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(choosing, "EXACT_ROWS", 50)
-    monkeypatch.setattr(choosing, "TRIAL_SECONDS", 0.5)
-    monkeypatch.setattr(choosing, "TRIAL_ROWS", 300)
+def quick(options):
+    options(auto={"exact_rows": 50, "trial_seconds": 0.5, "trial_rows": 300})
 
 
 @pytest.fixture
-def plain_candidates(monkeypatch):
-    monkeypatch.setattr(choosing, "CANDIDATES", ("vfe", "fitc", "pic"))
+def plain_candidates(options):
+    options(auto={"candidates": PLAIN})
 
 
 def waves(n=400, columns=1):
@@ -34,9 +37,15 @@ def waves(n=400, columns=1):
     ids=["rows", "inducing", "own"],
 )
 def test_blocks_of_pic_are_large_unless_their_number_is_given(n_blocks, n_inducing, expected):
-    estimator = SparseGPRegressor(approximation="auto", n_blocks=n_blocks)
-    assert choosing.made(estimator, "pic", n_inducing, None, 16_000).n_blocks == expected
-    assert choosing.made(estimator, "vfe", n_inducing, None, 16_000).n_blocks == n_blocks
+    kernel = SquaredExponential(1.0, [1.0])
+    problem = Problem(
+        approximations.get("vfe"), Start(kernel, 0.1), "kmeans", 32, np.random.default_rng(0), n_blocks=n_blocks
+    )
+    question = Question(
+        problem, "auto", n_inducing, NoiseSpec(kernel, 5), False, False, 0.5, None, AutoOptions(), perf_counter
+    )
+    assert auto.candidate(question, "pic", n_inducing, 16_000).n_blocks == expected
+    assert auto.candidate(question, "vfe", n_inducing, 16_000).n_blocks == n_blocks
 
 
 def test_few_rows_are_fitted_exactly():
@@ -67,20 +76,25 @@ def _in_steps(X, y):
     return gp
 
 
-def _too_many_for_memory(X, y):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(out_of_core, "MOST_ENTRIES", len(y) - 1)
-        return SparseGPRegressor(n_inducing=12, optimizer=None).fit(X, y)
-
-
-@pytest.mark.parametrize("fitted", [_by_batches, _in_steps, _too_many_for_memory])
+@pytest.mark.parametrize("fitted", [_by_batches, _in_steps])
 def test_where_no_trials_are_held_auto_is_vfe(fitted):
     X, y = waves(120)
     gp = fitted(X, y)
     assert gp.get_params()["approximation"] == "auto"
-    assert (gp._row.name, gp.info_["choice"]["approximation"]) == ("vfe", "vfe")
+    assert (gp.model_.approx.name, gp.info_["choice"]["approximation"]) == ("vfe", "vfe")
     assert "untried" in gp.info_["choice"]["reason"]
     assert gp.partial_fit(X + 0.01, y).n_samples_seen_ == 240
+
+
+def test_rows_that_are_too_many_for_memory_are_tried_on_a_sample(quick, plain_candidates, options):
+    options(opening={"most_entries": 300})
+    X, y = waves()
+    gp = SparseGPRegressor(n_inducing=12, optimizer=None, random_state=0).fit(X, y)
+    choice = gp.info_["choice"]
+    assert [trial["approximation"] for trial in choice["trials"]] == list(PLAIN)
+    assert all(trial["n_rows"] == 240 for trial in choice["trials"])  # 60 of the 300 are held out
+    assert gp.n_samples_seen_ == 400
+    assert gp.info_["passes"] >= 2
 
 
 def test_an_iterable_that_fits_into_memory_is_tried(quick, plain_candidates):
@@ -102,7 +116,7 @@ def test_rows_that_fade_leave_only_models_that_forget(quick, fading):
 
 
 def test_a_block_that_grows_without_end_is_refused(monkeypatch):
-    monkeypatch.setattr(placing, "MOST_BLOCK_ROWS", 100)
+    monkeypatch.setattr(kept, "MOST_BLOCK_ROWS", 100)
     X, y = waves(80)
     gp = SparseGPRegressor(random_state=0, optimizer=None).fit(X, y)
     with pytest.raises(InputError, match=r"101 rows.*'vfe'"):
@@ -115,12 +129,12 @@ def test_the_best_of_the_held_out_densities_is_taken():
     X, y = waves()
     model = SparseGPRegressor(approximation="auto", n_inducing=15, random_state=0).fit(X, y)
     choice = model.info_["choice"]
-    assert [trial["approximation"] for trial in choice["trials"]] == list(choosing.CANDIDATES)
+    assert [trial["approximation"] for trial in choice["trials"]] == list(PLAIN)
     best = min(choice["trials"], key=lambda trial: trial["nlpd"])
     assert choice["approximation"] == best["approximation"]
     assert best["approximation"] in choice["reason"]
     settings = {"approximation": best["approximation"], "n_inducing": 15, "random_state": 0}
-    settings |= {"n_blocks": 1} if best["approximation"] == "pic" else {}  # half of choosing.BLOCK_ROWS
+    settings |= {"n_blocks": 1} if best["approximation"] == "pic" else {}  # half of the rows of a block
     chosen = SparseGPRegressor(**settings).fit(X, y)
     np.testing.assert_allclose(model.predict(X), chosen.predict(X), rtol=1e-6, atol=1e-8)
     assert model.approximation == "auto"
@@ -140,10 +154,11 @@ def test_a_chosen_model_is_saved_updated_and_predicts_by_name(tmp_path):
 
 
 def test_the_number_of_inducing_inputs_follows_rows_and_budget():
-    assert choosing._n_inducing(100, None) == 32
-    assert choosing._n_inducing(2000, None) == 250
-    assert choosing._n_inducing(10**6, None) == 512
-    assert 32 <= choosing._n_inducing(10**6, 5.0) < choosing._n_inducing(10**6, 60.0) <= 512
+    def chosen(n_rows, budget=None):
+        return auto._n_inducing(n_rows, budget, AutoOptions())
+
+    assert (chosen(100), chosen(2000), chosen(10**6)) == (32, 250, 512)
+    assert 32 <= chosen(10**6, 5.0) < chosen(10**6, 60.0) <= 512
 
 
 def test_only_the_number_of_inducing_inputs_is_chosen_when_the_row_is_named():
@@ -171,10 +186,10 @@ def test_a_budget_covers_the_trials_too():
 
 def test_the_command_line_takes_auto_or_a_number():
     typer = pytest.importorskip("typer")
-    assert options.count_or_auto("auto") == "auto"
-    assert options.count_or_auto("64") == 64
+    assert command_options.count_or_auto("auto") == "auto"
+    assert command_options.count_or_auto("64") == 64
     with pytest.raises(typer.BadParameter, match="whole number or 'auto'; got 'many'"):
-        options.count_or_auto("many")
+        command_options.count_or_auto("many")
 
 
 def noisy_waves(n=500, seed=3):
@@ -184,41 +199,42 @@ def noisy_waves(n=500, seed=3):
 
 
 @pytest.fixture
-def noisy_model(monkeypatch):
-    monkeypatch.setattr(choosing, "TRIAL_SECONDS", 5.0)
+def noisy_model(options):
+    options(auto={"trial_seconds": 5.0})
     return SparseGPRegressor(approximation="auto", random_state=0).fit(*noisy_waves(300))
 
 
 def test_noise_that_varies_is_chosen_where_it_predicts_better(noisy_model):
     choice = noisy_model.info_["choice"]
     assert choice["approximation"] == "heteroscedastic exact"
-    assert [trial["approximation"] for trial in choice["trials"]] == list(choosing.SMALL_CANDIDATES)
+    assert [trial["approximation"] for trial in choice["trials"]] == ["exact", "heteroscedastic exact"]
     X = np.array([[0.5], [9.5]])
     _, _, aleatoric = noisy_model.predict_components(X)
     assert aleatoric[1] > 3 * aleatoric[0]
-    assert noisy_model.log_evidence_ == noisy_model.plain().log_evidence_
+    assert noisy_model.log_evidence_ == noisy_model.model_.bound
 
 
-def test_every_prediction_is_that_of_the_chosen_model(noisy_model, tmp_path):
+def test_a_chosen_model_with_learned_noise_is_the_same_after_reload(noisy_model, tmp_path):
     X, y = noisy_waves(20, seed=4)
     noisy_model.save(tmp_path / "model.sgp")
-    for other in (noisy_model.plain(), load(tmp_path / "model.sgp")):
-        assert isinstance(other, HeteroscedasticGPRegressor)
-        np.testing.assert_allclose(noisy_model.predict(X, return_std=True), other.predict(X, return_std=True))
-        np.testing.assert_allclose(noisy_model.predict(X, return_cov=True)[1], other.predict(X, return_cov=True)[1])
-        np.testing.assert_allclose(noisy_model.predict_interval(X, 0.9), other.predict_interval(X, 0.9))
-        np.testing.assert_allclose(noisy_model.log_density(X, y), other.log_density(X, y))
-        np.testing.assert_allclose(
-            noisy_model.sample_y(X, 2, random_state=1), other.sample_y(X, 2, random_state=1), rtol=1e-6, atol=1e-8
-        )
-    assert noisy_model.diagnose(X, y) == noisy_model.plain().diagnose(X, y)
+    other = load(tmp_path / "model.sgp")
+    assert isinstance(other, SparseGPRegressor)
+    assert other.get_params()["approximation"] == "auto"
+    np.testing.assert_array_equal(noisy_model.predict(X, return_std=True), other.predict(X, return_std=True))
+    np.testing.assert_allclose(noisy_model.predict(X, return_cov=True)[1], other.predict(X, return_cov=True)[1])
+    np.testing.assert_allclose(noisy_model.predict_interval(X, 0.9), other.predict_interval(X, 0.9))
+    np.testing.assert_allclose(noisy_model.log_density(X, y), other.log_density(X, y))
+    np.testing.assert_allclose(
+        noisy_model.sample_y(X, 2, random_state=1), other.sample_y(X, 2, random_state=1), rtol=1e-6, atol=1e-8
+    )
+    assert noisy_model.diagnose(X, y) == other.diagnose(X, y)
+    assert other.partial_fit(X, y).n_samples_seen_ == 320
 
 
 def test_a_chosen_model_with_learned_noise_leaves_nothing_behind(noisy_model, tmp_path):
     X, y = noisy_waves(20)
     noisy_model.set_params(approximation="vfe", n_inducing=10).fit(X, y)
-    assert noisy_model.plain() is noisy_model
-    assert not {"_model", "noise_kernel_", "noise_mean_"} & vars(noisy_model).keys()
+    assert not noisy_model.model_.learns_noise
     noisy_model.save(tmp_path / "model.sgp")
     np.testing.assert_allclose(load(tmp_path / "model.sgp").predict(X), noisy_model.predict(X))
     assert noisy_model.partial_fit(X + 0.1, y).n_samples_seen_ == 40
@@ -232,14 +248,14 @@ def test_known_noise_is_not_learned():
 
 
 @pytest.mark.usefixtures("quick")
-def test_learned_noise_must_fit_into_the_budget(monkeypatch):
-    monkeypatch.setattr(choosing, "INFERENCE_MARGIN", 1e6)
+def test_learned_noise_must_fit_into_the_budget(options):
+    options(auto={"inference_margin": 1e6})
     X, y = noisy_waves(400)
     model = SparseGPRegressor(approximation="auto", n_inducing=15, time_budget=8.0, random_state=0).fit(X, y)
     *_, noisy = model.info_["choice"]["trials"]
     assert "all rows would take" in noisy["error"]
     assert "all rows would take" in model.info_["choice"]["reason"]
-    assert not model.info_["choice"]["approximation"].startswith(choosing.NOISY)
+    assert not model.info_["choice"]["approximation"].startswith(auto.LEARNED_NOISE)
 
 
 class Told:
@@ -264,8 +280,8 @@ class Told:
 
 @pytest.mark.parametrize("press", [False, True], ids=["callback", "Ctrl-C"])
 @pytest.mark.parametrize("budget", [None, 30.0])
-def test_a_fit_stopped_during_the_trials_is_the_best_trial(quick, plain_candidates, monkeypatch, press, budget):
-    monkeypatch.setattr(choosing, "TRIAL_SECONDS", 60.0)
+def test_a_fit_stopped_during_the_trials_is_the_best_trial(quick, plain_candidates, options, press, budget):
+    options(auto={"trial_seconds": 60.0})
     X, y = waves()
     model = SparseGPRegressor(n_inducing=15, time_budget=budget, random_state=0)
     with pytest.warns(UserWarning, match="interrupted: the model is of 300 rows"):
@@ -276,25 +292,23 @@ def test_a_fit_stopped_during_the_trials_is_the_best_trial(quick, plain_candidat
     assert model.info_["choice"]["reason"].startswith("stopped during the trials: vfe")
     assert len(model.info_["choice"]["trials"]) == 1
     assert np.isfinite(model.predict(X)).all()
-    assert "_told_to" not in vars(model)
 
 
-def test_a_chosen_fit_can_be_stopped_after_the_trials(quick, plain_candidates, monkeypatch):
-    steps = {}
+def test_a_chosen_fit_can_be_stopped_after_the_trials(quick, plain_candidates, options, monkeypatch):
+    options(auto={"trial_seconds": 60.0})
+    steps, choose = {}, auto.choose
     for name, at in (("whole", np.inf), ("stopped", None)):
         told = Told(steps.get("trials", 0) + 2 if at is None else at)
-        made = choosing.made
 
-        def counted(*given, made=made, told=told):
+        def counted(*given, told=told):
+            choice = choose(*given)
             steps["trials"] = told.steps
-            return made(*given)
+            return choice
 
-        monkeypatch.setattr(choosing, "made", counted)
-        monkeypatch.setattr(choosing, "TRIAL_SECONDS", 60.0)
+        monkeypatch.setattr(auto, "choose", counted)
         model = SparseGPRegressor(n_inducing=5, random_state=0).set_callbacks(told).fit(*waves())
-        monkeypatch.setattr(choosing, "made", made)
         steps[name] = told.steps
-    assert steps["stopped"] < steps["whole"]
+    assert steps["trials"] < steps["stopped"] < steps["whole"]
     assert model.n_samples_seen_ == 400
 
 
@@ -311,7 +325,7 @@ def test_a_chosen_fit_can_be_stopped_after_the_trials(quick, plain_candidates, m
     ids=str,
 )
 def test_wrong_parameters_are_refused_before_the_trials(quick, monkeypatch, wrong):
-    monkeypatch.setattr(choosing, "choose", None)
+    monkeypatch.setattr(auto, "choose", None)
     with pytest.raises(InputError, match=repr(next(iter(wrong.values())))):
         SparseGPRegressor(**wrong).fit(*waves())
 
@@ -334,9 +348,11 @@ def test_rows_without_weight_play_no_part_in_the_trials(quick, plain_candidates)
 
 def test_an_optimizer_by_points_leaves_the_exact_models_out():
     model = SparseGPRegressor(optimizer="srgp", n_inducing=10, time_budget=10.0, random_state=0).fit(*waves(60))
-    assert model.info_["choice"]["approximation"] in choosing.CANDIDATES
+    assert model.info_["choice"]["approximation"] in AutoOptions().candidates
 
 
-def test_the_size_is_chosen_by_fit_alone():
-    with pytest.raises(InputError, match="n_inducing must be a whole number"):
-        SparseGPRegressor(n_inducing="auto").fit_iter(*waves())
+def test_the_size_is_chosen_in_steps_too():
+    gp = SparseGPRegressor(n_inducing="auto", optimizer=None)
+    *_, last = gp.fit_iter(*waves())
+    assert len(gp.inducing_) == 50
+    assert last.reason is not None

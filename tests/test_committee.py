@@ -1,8 +1,7 @@
-"""Committees: what experts share, which rows they have, and whom the committee asks."""
+"""Committees: what experts part, which rows they have, and whom the committee asks."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,16 @@ from hypothesis import strategies as st
 
 from problems import agree
 from sparsegp import approximations, kernels
-from sparsegp.baselines import ExactObjective
-from sparsegp.committee import TABLE, Committee, Process, training
+from sparsegp.committee import TABLE, Committee, Process, learning
 from sparsegp.committee.aggregation import get
-from sparsegp.committee.division import divide
-from sparsegp.committee.parallel import map_in_threads, n_workers
-from sparsegp.committee.plans import Recipe
-from sparsegp.committee.reach import decreases
+from sparsegp.committee.experts import Recipe
+from sparsegp.committee.influence import decreases
+from sparsegp.committee.split import split
 from sparsegp.data import Block
 from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective
+from sparsegp.learning.objective import CollapsedObjective, ExactObjective
+from sparsegp.learning.sum_objective import place, threaded_sum
+from sparsegp.parallel import Threads, itself
 
 DECREASING = {
     "se": kernels.SquaredExponential(1.3, [0.3, 0.8]),
@@ -42,13 +41,13 @@ def block_of(n: int, seed: int = 0, width: float = 3.0) -> Block:
     return Block(*(torch.from_numpy(array) for array in wave(n, seed, width)))
 
 
-def make_plans(row: str, block: Block, n_experts: int, *, communicates: bool = False, n_inducing: int = 15) -> Any:
+def make_specs(row: str, block: Block, n_experts: int, *, communicates: bool = False, n_inducing: int = 15) -> Any:
     rng = np.random.default_rng(3)
-    shares = divide(block.X, n_experts, "kmeans", rng, communicates=communicates)
+    parts = split(block.X, n_experts, "kmeans", rng, communicates=communicates).all
     metric = torch.ones(block.X.shape[1], dtype=torch.float64)
     kernel = DECREASING["se"]
     recipe = Recipe(approximations.get(row), n_inducing, "kmeans", kernel, metric, rng)
-    return [recipe.plan(block.take(share)) for share in shares]
+    return [recipe.spec(block.take(part)) for part in parts]
 
 
 def shared(kernel: kernels.Kernel, block: Block, noise_var: float = 0.05) -> Hyperparameters:
@@ -57,9 +56,12 @@ def shared(kernel: kernels.Kernel, block: Block, noise_var: float = 0.05) -> Hyp
 
 def make_committee(row: str, aggregation: str, kernel: kernels.Kernel, block: Block, tolerance: float) -> Committee:
     communicates = get(aggregation).communicates
-    plans, hyper = make_plans(row, block, 8, communicates=communicates), shared(kernel, block)
-    inference = training.infer(plans, hyper, communicates=communicates)
-    return Committee(get(aggregation), (Process(kernel),), inference.experts, inference.common, tolerance)
+    specs, hyper = make_specs(row, block, 8, communicates=communicates), shared(kernel, block)
+    threads = Threads()
+    inference = learning.infer(place(specs, threads), hyper, threads, communicates=communicates)
+    common = None if inference.common is None else inference.common.expert
+    experts = [trained.expert for trained in inference.experts]
+    return Committee(get(aggregation), (Process(kernel),), experts, common, tolerance)
 
 
 # Training
@@ -68,67 +70,41 @@ def make_committee(row: str, aggregation: str, kernel: kernels.Kernel, block: Bl
 @pytest.mark.parametrize("row", ["exact", "vfe", "fitc", "pitc"])
 def test_the_objective_is_the_sum_over_experts_and_so_is_its_gradient(row: str) -> None:
     block = block_of(120)
-    plans, hyper = make_plans(row, block, 4), shared(DECREASING["se"], block)
-    value = training.CommitteeObjective.of(plans, hyper, n_jobs=1).value_and_gradient(hyper)
+    specs, hyper = make_specs(row, block, 4), shared(DECREASING["se"], block)
+    value = threaded_sum(specs, hyper, n_jobs=1).value_and_gradient(hyper)
     gradient, parts = hyper.gradient(), []
-    for plan in plans:
-        own = plan.hyperparameters(hyper)
-        objective = ExactObjective(plan.block) if row == "exact" else CollapsedObjective(plan.rows, plan.row)
+    for spec in specs:
+        own = spec.hyperparameters(hyper)
+        objective = ExactObjective(spec.block) if row == "exact" else CollapsedObjective(spec.rows, spec.row)
         parts.append((objective.value_and_gradient(own), own.gradient()))
     agree((value, gradient), (sum(v for v, _ in parts), sum(g for _, g in parts)), rtol=1e-12)
-    threaded = training.CommitteeObjective.of(plans, hyper, n_jobs=3).value_and_gradient(hyper)
+    threaded = threaded_sum(specs, hyper, n_jobs=3).value_and_gradient(hyper)
     assert threaded == pytest.approx(value, rel=1e-12)
     np.testing.assert_allclose(hyper.gradient(), gradient, rtol=1e-9)
 
 
-def test_threads_keep_order_and_leave_torch_as_it_was() -> None:
-    before = torch.get_num_threads()
-    assert map_in_threads(lambda k: k * k, range(11), 4) == [k * k for k in range(11)]
-    assert map_in_threads(lambda k: k, range(0), 2) == []
-    assert torch.get_num_threads() == before
-    assert (n_workers(4, 2), n_workers(2, 9), n_workers(None, 100), n_workers(3, 0)) == (2, 2, before, 1)
-
-
-def test_a_thread_that_is_done_takes_the_next_item():
-    others_done, done = threading.Event(), []
-
-    def work(k):
-        if k == 0:
-            return others_done.wait(20)
-        done.append(k)
-        if len(done) == 7:
-            others_done.set()
-        return True
-
-    assert map_in_threads(work, range(8), 2) == [True] * 8
-
-
-def test_an_error_in_a_thread_is_the_callers_error() -> None:
-    with pytest.raises(ZeroDivisionError):
-        map_in_threads(lambda k: 1 / k, [1, 0, 2], 2)
-
-
 @pytest.mark.parametrize(("n", "stages"), [(3, [(3, 60)]), (20, [(8, 60), (20, 20)]), (99, [(8, 60), (32, 20)])])
 def test_learning_starts_with_few_experts(n: int, stages: list[tuple[int, int]]) -> None:
-    assert training.Schedule().stages(n) == stages
+    assert learning.Schedule().stages(n) == stages
 
 
 def test_learning_inducing_inputs_raises_the_bound_and_leaves_them_in_the_box() -> None:
     block = block_of(200)
-    start, kernel = make_plans("vfe", block, 3, n_inducing=6), kernels.SquaredExponential(1.0, [1.0, 3.0])
+    start, kernel = make_specs("vfe", block, 3, n_inducing=6), kernels.SquaredExponential(1.0, [1.0, 3.0])
     limits_box = block.X.amin(0), block.X.amax(0)
-    limits = training.Limits((1e-6, 10.0), *limits_box)
+    limits = learning.Limits((1e-6, 10.0), *limits_box)
     rng = np.random.default_rng(0)
     evidence = {}
     for learn_inducing in (False, True):
         own = shared(kernel, block)
-        *_, (plans, results) = training.learn(
-            start, own, training.Lesson(limits, "lbfgs", learn_inducing, rng, training.Threads(1))
-        )
-        evidence[learn_inducing] = training.infer(plans, own).log_evidence
-        assert len(results) == 1 + learn_inducing
+        one = Threads(1)
+        *_, learned = learning.learn(start, own, learning.Lesson(limits, "lbfgs", learn_inducing, rng, one))
+        evidence[learn_inducing] = learning.infer(learned.placed, own, one).log_evidence
+        specs = one.map(itself, learned.placed)
+        assert len(learned.results) == 1 + learn_inducing
+        assert all(torch.equal(a.inducing, b.inducing) for a, b in zip(specs, learned.specs, strict=True))
     assert evidence[True] > evidence[False] + 1.0
-    assert all(bool((p.inducing >= limits_box[0]).all() and (p.inducing <= limits_box[1]).all()) for p in plans)
+    assert all(bool((p.inducing >= limits_box[0]).all() and (p.inducing <= limits_box[1]).all()) for p in specs)
 
 
 # Division of rows
@@ -138,20 +114,20 @@ def test_learning_inducing_inputs_raises_the_bound_and_leaves_them_in_the_box() 
 @pytest.mark.parametrize("communicates", [False, True])
 def test_every_row_has_exactly_one_expert(how: str, communicates: bool) -> None:
     X = block_of(203).X
-    shares = divide(X, 7, how, np.random.default_rng(0), communicates=communicates)
-    assert torch.equal(torch.cat(shares).sort().values, torch.arange(203))
-    assert all(len(share) for share in shares)
+    parts = split(X, 7, how, np.random.default_rng(0), communicates=communicates).all
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(203))
+    assert all(len(part) for part in parts)
     if communicates:
-        assert len(shares[0]) == round(203 / 7)
+        assert len(parts[0]) == round(203 / 7)
 
 
 def test_labels_are_kept_and_a_communications_expert_is_drawn_from_all_of_them() -> None:
     X, labels = block_of(60).X, np.repeat([5, -2, 9], 20)
-    shares = divide(X, 99, "kmeans", np.random.default_rng(0), blocks=labels)
-    assert [set(labels[share]) for share in shares] == [{-2}, {5}, {9}]
-    common, *others = divide(X, 99, "kmeans", np.random.default_rng(0), communicates=True, blocks=labels)
+    parts = split(X, 99, "kmeans", np.random.default_rng(0), blocks=labels).all
+    assert [set(labels[part]) for part in parts] == [{-2}, {5}, {9}]
+    common, *others = split(X, 99, "kmeans", np.random.default_rng(0), communicates=True, blocks=labels).all
     assert len(common) == 20
-    assert [len(set(labels[share])) for share in others] == [1, 1, 1]
+    assert [len(set(labels[part])) for part in others] == [1, 1, 1]
 
 
 # Whom the committee asks
@@ -174,15 +150,15 @@ def test_experts_that_are_not_asked_change_nothing(
     assert bool(((got.var / expected.var - 1.0).abs() <= tolerance + rounding).all())
     room = (tolerance + rounding) * (base.var.sqrt() + (got.mean - base.mean).abs())
     assert bool(((got.mean - expected.mean).abs() <= room).all())
-    assert bool(everybody.audience(X).all())
+    assert bool(everybody.asked(X).all())
 
 
 @pytest.mark.parametrize("aggregation", TABLE)
 def test_distant_experts_are_spared(aggregation: str) -> None:
     block, X = block_of(200, 1, 20.0), block_of(60, 2, 20.0).X
-    asked = make_committee("exact", aggregation, DECREASING["se"], block, 1e-6).audience(X)
+    asked = make_committee("exact", aggregation, DECREASING["se"], block, 1e-6).asked(X)
     assert float(asked.double().mean()) < 0.6
-    own_rows = make_committee("exact", aggregation, DECREASING["se"], block, 1e-6).audience(block.X)
+    own_rows = make_committee("exact", aggregation, DECREASING["se"], block, 1e-6).asked(block.X)
     assert bool(own_rows.any(1).all())
 
 
@@ -194,4 +170,4 @@ def test_only_kernels_known_to_decrease_spare_anybody() -> None:
         assert not decreases(other)
     block = block_of(90, 0, 8.0)
     committee = make_committee("exact", "rbcm", smooth + kernels.Periodic(0.5), block, 1e-3)
-    assert bool(committee.audience(block.X + 50.0).all())
+    assert bool(committee.asked(block.X + 50.0).all())

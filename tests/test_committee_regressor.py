@@ -13,9 +13,9 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from problems import agree
-from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, approximations, kernels, load
-from sparsegp.committee import TABLE, processes, training
-from sparsegp.estimators import families
+from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, approximations, kernels, load, parallel
+from sparsegp.committee import TABLE, learning
+from sparsegp.fit.problem import INTERRUPTED
 
 
 def wave(n: int = 300, seed: int = 0, width: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
@@ -181,8 +181,8 @@ def test_processes_give_the_model_of_threads(expert: str, aggregation: str, monk
     X, y = wave(150)
     settings = {"aggregation": aggregation, "n_experts": 3, "n_inducing": 10, "n_noise_inducing": 5, "random_state": 4}
     gp = CommitteeGPRegressor(expert=expert, n_jobs=2, **settings).fit(X, y)
-    asked, started = [], processes.started
-    monkeypatch.setattr(processes, "started", lambda n: asked.append(n) or started(n))
+    asked, Processes = [], parallel.Processes
+    monkeypatch.setattr(parallel, "Processes", lambda n: asked.append(n) or Processes(n))
     other = clone(gp).set_params(backend="processes").fit(X, y)
     assert asked == [2]
     agree(other.predict(X, return_std=True), gp.predict(X, return_std=True), rtol=1e-5)
@@ -194,7 +194,7 @@ def test_an_interrupt_while_experts_learn_leaves_a_model(
     expert: str, n_climbs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X, y = wave(120)
-    climb, climbs = training._climb, []
+    climb, climbs = learning._climb, []
 
     def interrupted(*given: Any) -> Any:
         climbs.append(climb(*given))
@@ -202,13 +202,13 @@ def test_an_interrupt_while_experts_learn_leaves_a_model(
             raise KeyboardInterrupt
         return climbs[-1]
 
-    monkeypatch.setattr(training, "_climb", interrupted)
+    monkeypatch.setattr(learning, "_climb", interrupted)
     gp = CommitteeGPRegressor(expert=expert, n_experts=3, n_inducing=10, n_noise_inducing=5, random_state=0)
     with pytest.warns(UserWarning, match="interrupted"):
         gp.fit(X, y)
     assert len(climbs) == n_climbs
     *before, last = gp.info_["stages"]
-    assert last.reason == families.INTERRUPTED
+    assert last.reason == INTERRUPTED
     assert [stage in before for stage in climbs] == [True] * (n_climbs - 1) + [False]
     assert np.mean((gp.predict(X) - y) ** 2) < 0.2 * y.var()
 
@@ -249,7 +249,7 @@ def test_the_nearest_experts_are_asked_and_no_others(changes: dict[str, Any], tm
     X, y = wave(160)
     Xs = wave(25, seed=1)[0]
     model = fixed(n_experts=8, most_asked=2, skip_tolerance=0.0, **changes).fit(X, y)
-    asked = model._committee.audience(model._standardizer.tensor(Xs))
+    asked = model.model_.committee.asked(model.scaling_.tensor(Xs))
     assert (asked.sum(1) == 2).all()
     assert asked.any(0).sum() > 2
     agree(model.predict(Xs[:3], return_std=True), [part[:3] for part in model.predict(Xs, return_std=True)], rtol=1e-9)
@@ -264,15 +264,15 @@ def test_those_who_are_not_asked_might_as_well_not_be_there(aggregation: str) ->
     """Moments and covariances are those of a committee of the nearest experts alone."""
     X, y = wave(160)
     model = fixed(n_experts=8, most_asked=2, skip_tolerance=0.0, aggregation=aggregation).fit(X, y)
-    Xs = model._standardizer.tensor(wave(60, seed=1)[0])
-    asked = model._committee.audience(Xs)
+    Xs = model.scaling_.tensor(wave(60, seed=1)[0])
+    asked = model.model_.committee.asked(Xs)
     alike = (asked == asked[0]).all(1)
     assert alike.sum() > 1
-    near = [expert for expert, there in zip(model._committee.experts, asked[0], strict=True) if there]
-    alone = replace(model._committee, experts=near, nearest=None)
-    (found,), (expected,) = model._committee.moments(Xs[alike]), alone.moments(Xs[alike])
+    near = [expert for expert, there in zip(model.model_.committee.experts, asked[0], strict=True) if there]
+    alone = replace(model.model_.committee, experts=near, nearest=None)
+    (found,), (expected,) = model.model_.committee.moments(Xs[alike]), alone.moments(Xs[alike])
     agree((found.mean, found.var), (expected.mean, expected.var), rtol=1e-10)
-    agree(model._committee.joint(Xs[alike]), alone.joint(Xs[alike]), rtol=1e-8)
+    agree(model.model_.committee.joint(Xs[alike]), alone.joint(Xs[alike]), rtol=1e-8)
 
 
 def test_who_is_asked_depends_on_the_row_alone() -> None:
@@ -290,7 +290,7 @@ def test_the_nearest_are_those_whose_rows_are_centred_nearest() -> None:
     kernel = kernels.SquaredExponential(1.0, [0.5])
     model = fixed(kernel=kernel, most_asked=1, skip_tolerance=0.0, aggregation="rbcm")
     model.fit(X, np.sin(X[:, 0]), blocks=np.repeat([0, 1, 2], 20))
-    asked = model._committee.audience(model._standardizer.tensor(np.array([[0.2], [0.7], [9.0]])))
+    asked = model.model_.committee.asked(model.scaling_.tensor(np.array([[0.2], [0.7], [9.0]])))
     assert asked.tolist() == [[True, False, False], [False, True, False], [False, False, True]]
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import platform
+from dataclasses import replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -12,27 +15,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_problems import MODELS, QUICK, D, frame_of, kill_a_worker, make_data, same_model
+from dask_problems import MODELS, QUICK, D, fitted, frame_of, kill_a_worker, make_data, same_model
 from problems import INDUCING_ROWS, KERNELS, agree, get_row
 from sparsegp import InputError, SparseGPRegressor
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.engines import batch
-from sparsegp.estimators.incoming.blocking import Blocking, make_rows
-from sparsegp.estimators.incoming.standardizer import Standardizer
+from sparsegp.fit.blocking import Blocking
+from sparsegp.fit.scaling import Scaling
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective
 from sparsegp.partition import Partition
 from sparsegp.prior import SparsePrior
-from sparsegp.sources import open_source
-from sparsegp.sources.moments import Moments
+from sparsegp.sources import Moments, open_source
+from sparsegp.testing import check_rows
 
 pytest.importorskip("distributed")
 from sparsegp import distributed as on_cluster
+from sparsegp.distributed.dask_rows import block_ranges
 from sparsegp.distributed.memory import keep_freed_memory
-from sparsegp.distributed.messages import Model
 from sparsegp.distributed.pieces import shared_out
-from sparsegp.distributed.placing import block_ranges
-from sparsegp.distributed.surveying import joined_moments
 
 CHANGES = ("plain", "noise", "weights")
 
@@ -56,18 +57,19 @@ def blocking_of(block: Block) -> Blocking:
     return Blocking(Partition(block.X[::50].clone()), torch.ones(D, dtype=torch.float64))
 
 
-def on_workers(client: Any, block: Block, by_block: bool = False) -> on_cluster.DistributedRows:
+def on_workers(client: Any, block: Block, by_block: bool = False) -> on_cluster.DaskRows:
     numbers = [None if part is None else part.numpy() for part in (block.noise_var, block.weight)]
     source = open_source(block.X.numpy(), block.y.numpy(), noise_var=numbers[0], sample_weight=numbers[1])
-    rows = on_cluster.surveyed(client, source, seed=0).load(Standardizer.identity(D))
-    return on_cluster.in_blocks(rows, blocking_of(block)) if by_block else rows
+    rows = on_cluster.scanned(client, source, seed=0).load(Scaling.identity(D))
+    blocking = blocking_of(block)
+    return rows.in_blocks(blocking.nearest, blocking.n_blocks) if by_block else rows
 
 
-def here(block: Block, by_block: bool = False) -> Rows:
+def here(block: Block, by_block: bool = False) -> MemoryRows:
     if not by_block:
-        return Rows(block)
-    labels = blocking_of(block).labels(block.X, None)
-    return make_rows(get_row("pitc"), block, make_hyper().kernel, 1, labels.numpy(), np.random.default_rng(0))[0]
+        return MemoryRows(block)
+    blocking = blocking_of(block)
+    return MemoryRows(block).in_blocks(blocking.nearest, blocking.n_blocks)
 
 
 def gradient_of(objective: Any, hyper: Hyperparameters) -> tuple[float, np.ndarray]:
@@ -82,7 +84,7 @@ def test_moments_of_shares_join_to_those_of_all_rows(seed: int, sizes: list[int]
     X, weight = rng.normal(1e6, 0.3, (sum(sizes), D)), rng.uniform(0.5, 2.0, sum(sizes))
     cuts = np.cumsum(sizes)[:-1]
     parts = zip(np.split(X, cuts), np.split(weight, cuts), strict=True)
-    got, expected = joined_moments([Moments.of(*part) for part in parts]), Moments.of(X, weight)
+    got, expected = reduce(add, (Moments.of(*part) for part in parts)), Moments.of(X, weight)
     np.testing.assert_allclose(got.mean, expected.mean, rtol=1e-15)
     np.testing.assert_allclose(got.std, expected.std, rtol=1e-9, atol=1e-9)
 
@@ -100,6 +102,13 @@ def test_shares_are_consecutive_and_lose_nothing(sizes: list[int], n_shares: int
     assert most <= sum(sizes) / n_shares + max(sizes)
 
 
+@pytest.mark.parametrize("by_block", [False, True], ids=["no blocks", "blocks"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_rows_on_workers_conform(both: Any, change: str, by_block: bool) -> None:
+    block = make_block(change)
+    check_rows(on_workers(both, block, by_block), here(block, by_block))
+
+
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", INDUCING_ROWS)
 def test_statistics_value_and_gradient_are_those_of_one_machine(both: Any, name: str, change: str) -> None:
@@ -108,13 +117,13 @@ def test_statistics_value_and_gradient_are_those_of_one_machine(both: Any, name:
     assert len(rows.shares) == 2
     assert min(rows.counts) > 0
     prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, row)
-    sums, expected = rows.statistics(Model(hyper, row, prior.Luu.jitter)), batch.statistics_of(prior, local)
+    sums, expected = batch.statistics_of(prior, rows), batch.statistics_of(prior, local)
     assert sums.fingerprint == expected.fingerprint
     agree((sums.precision, sums.shift, sums.n_rows), (expected.precision, expected.shift, expected.n_rows), 1e-11)
     scalars = [(s.noise_logdet, s.target_sq, s.penalty) for s in (sums, expected)]
     np.testing.assert_allclose(*scalars, rtol=1e-11)
     agree(
-        gradient_of(on_cluster.DaskObjective(rows, row), hyper),
+        gradient_of(CollapsedObjective(rows, row), hyper),
         gradient_of(CollapsedObjective(local, row), hyper),
         1e-8,
     )
@@ -123,13 +132,13 @@ def test_statistics_value_and_gradient_are_those_of_one_machine(both: Any, name:
 @pytest.mark.parametrize("kernel", ["matern32", "se+linear", "product"])
 def test_any_kernel_travels(both: Any, kernel: str) -> None:
     row, block, hyper = get_row("pep"), make_block(), make_hyper(kernel)
-    got = gradient_of(on_cluster.DaskObjective(on_workers(both, block), row), hyper)
-    agree(got, gradient_of(CollapsedObjective(Rows(block), row), hyper), 1e-8)
+    got = gradient_of(CollapsedObjective(on_workers(both, block), row), hyper)
+    agree(got, gradient_of(CollapsedObjective(MemoryRows(block), row), hyper), 1e-8)
 
 
 def test_blocks_are_whole_and_in_order(both: Any) -> None:
     block = make_block("noise")
-    rows, expected = on_workers(both, block, by_block=True).gather(), here(block, by_block=True)
+    rows, expected = on_workers(both, block, by_block=True).store(), here(block, by_block=True)
     assert rows.offsets is not None
     assert expected.offsets is not None
     assert rows.offsets.tolist() == expected.offsets.tolist()
@@ -141,14 +150,15 @@ def test_some_blocks_and_random_parts(both: Any) -> None:
     block = make_block()
     rows = on_workers(both, block, by_block=True)
     chosen = np.array([4, 0, 3])
-    part = rows.some_blocks(chosen)
+    part = rows.subset_of_blocks(torch.from_numpy(chosen))
     local = here(block, by_block=True).subset_of_blocks(torch.tensor([0, 3, 4]))
     assert len(part) == len(local)
     assert part.n_blocks == 3
-    got = gradient_of(on_cluster.DaskObjective(part, get_row("pitc")), make_hyper())
+    got = gradient_of(CollapsedObjective(part, get_row("pitc")), make_hyper())
     agree(got, gradient_of(CollapsedObjective(local, get_row("pitc")), make_hyper()), 1e-8)
     points = on_workers(both, block)
-    small, large = (points.random_part(fraction, 7).gather().all.y.tolist() for fraction in (0.2, 0.5))
+    _, *parts = points.parts([30, 60, 150], np.random.default_rng(7), by_block=False)
+    small, large = (part.store().all.y.tolist() for part in parts)
     assert len(small) == 60
     assert set(small) < set(large) < set(block.y.tolist())
 
@@ -158,12 +168,13 @@ def test_messages_stay_within_four_matrices_a_worker(both: Any) -> None:
     for name in ("vfe", "fitc", "pitc"):
         row = get_row(name)
         rows = on_workers(both, make_block(), row.by_block)
-        on_cluster.DaskObjective(rows, row).value_and_gradient(make_hyper(n_inducing=M))
-        assert rows.traffic.rounds == 2
+        before = replace(rows.executor.traffic)
+        CollapsedObjective(rows, row).value_and_gradient(make_hyper(n_inducing=M))
+        assert rows.executor.traffic.rounds - before.rounds == 2
         # each message passes the scheduler once in and once out
-        assert 2 * rows.traffic.total <= 4 * len(rows.shares) * M**2 * 8
+        assert 2 * (rows.executor.traffic.total - before.total) <= 4 * len(rows.shares) * M**2 * 8
     model = SparseGPRegressor(approximation="vfe", n_inducing=M, learn_inducing=False, random_state=0)
-    reported = on_cluster.fit(model, *make_data(), client=both).info_["cluster"]
+    reported = fitted(model, *make_data(), client=both).info_["cluster"]
     assert reported["rounds"] > 2
     assert 2 * reported["bytes_per_evaluation"] <= 4 * reported["workers"] * M**2 * 8
 
@@ -172,7 +183,7 @@ def test_messages_stay_within_four_matrices_a_worker(both: Any) -> None:
 def test_fit_without_learning_is_that_of_one_machine(both: Any, name: str) -> None:
     X, y = make_data()
     model = SparseGPRegressor(**MODELS[name], optimizer=None, noise_var=0.05, random_state=4)
-    got = on_cluster.fit(SparseGPRegressor(**model.get_params()), X, y, client=both)
+    got = fitted(SparseGPRegressor(**model.get_params()), X, y, client=both)
     same_model(got, model.fit(X, y), 1e-8)
 
 
@@ -188,7 +199,7 @@ def test_learning_from_the_same_start_gives_the_same_model(both: Any, name: str,
     X, y = make_data()
     # Free inducing inputs have nearly flat directions, along which rounding errors grow from step to step.
     model = SparseGPRegressor(**{**MODELS[name], "learn_inducing": False}, random_state=4)
-    got = on_cluster.fit(SparseGPRegressor(**model.get_params()), X, y, client=both)
+    got = fitted(SparseGPRegressor(**model.get_params()), X, y, client=both)
     same_model(got, model.fit(X, y), rtol)
     assert got.info_["cluster"]["workers"] == 2
 
@@ -210,7 +221,7 @@ def test_the_same_model_from_files_and_dask_collections(both: Any, tmp_path: Any
         (da.from_array(X, chunks=(80, 1)), da.from_array(y, chunks=45), None),
     ]
     for data, targets, target in sources:
-        got = on_cluster.fit(SparseGPRegressor(**QUICK), data, targets, target=target, client=both)
+        got = fitted(SparseGPRegressor(**QUICK), data, targets, target=target, client=both)
         np.testing.assert_allclose(got.log_evidence_, expected.log_evidence_, rtol=1e-8)
         np.testing.assert_allclose(got.inducing_, expected.inducing_, rtol=1e-8)
         if target is not None:
@@ -222,19 +233,19 @@ def test_what_cannot_be_done_on_a_cluster_says_so(both: Any) -> None:
     for params, said in (
         ({"approximation": "exact"}, "exact"),
         ({"window": 5}, "window"),
-        ({"time_budget": 9}, "time"),
+        ({"optimizer": "srgp"}, "srgp"),
     ):
         with pytest.raises(InputError, match=said):
-            on_cluster.fit(SparseGPRegressor(n_inducing=5, **params), X, y, client=both)
+            fitted(SparseGPRegressor(n_inducing=5, **params), X, y, client=both)
     with pytest.raises(InputError, match="not by workers"):
-        on_cluster.fit(SparseGPRegressor(approximation="vfe", n_inducing=5), lambda: iter([(X, y)]), client=both)
+        fitted(SparseGPRegressor(approximation="vfe", n_inducing=5), lambda: iter([(X, y)]), client=both)
 
 
 @pytest.mark.parametrize("by_block", [False, True])
 def test_a_worker_killed_between_rounds_changes_no_bit(both: Any, by_block: bool) -> None:
     row, block, hyper = get_row("pitc" if by_block else "fitc"), make_block(), make_hyper()
     rows = on_workers(both, block, by_block)
-    objective = on_cluster.DaskObjective(rows, row)
+    objective = CollapsedObjective(rows, row)
     before = gradient_of(objective, hyper)
     kill_a_worker(both)
     after = gradient_of(objective, hyper)

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_problems import MODELS, QUICK, frame_of, kill_a_worker, make_data, same_model
+from dask_problems import MODELS, QUICK, fitted, frame_of, kill_a_worker, make_data, same_model
 from sparsegp import InputError, SparseGPError, SparseGPRegressor
 from sparsegp.learning.hyperparameters import Hyperparameters
+from sparsegp.learning.objective import CollapsedObjective
 
 distributed = pytest.importorskip("distributed")
-from sparsegp import distributed as on_cluster  # noqa: E402
 from sparsegp.distributed import connecting  # noqa: E402
 
 
@@ -47,10 +47,10 @@ def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
         silent.listen()
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(SparseGPError, match="does not answer"):
-            on_cluster.fit(SparseGPRegressor(approximation="vfe", n_inducing=5), X, y, client=address)
+            fitted(SparseGPRegressor(approximation="vfe", n_inducing=5), X, y, client=address)
     for wrong in ("nonsense", 8786):
         with pytest.raises(InputError, match="tcp://host:8786"):
-            on_cluster.fit(SparseGPRegressor(approximation="vfe", n_inducing=5), X, y, client=wrong)
+            fitted(SparseGPRegressor(approximation="vfe", n_inducing=5), X, y, client=wrong)
 
 
 class Interrupted(Exception):
@@ -60,7 +60,7 @@ class Interrupted(Exception):
 def test_a_killed_driver_goes_on_from_its_checkpoint(both: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = make_data()
     path = tmp_path / "learning.npz"
-    evaluate, n_evaluations = on_cluster.DaskObjective.value_and_gradient, 0
+    evaluate, n_evaluations = CollapsedObjective.value_and_gradient, 0
 
     def dying(self: Any, hyper: Hyperparameters) -> float:
         nonlocal n_evaluations
@@ -69,20 +69,26 @@ def test_a_killed_driver_goes_on_from_its_checkpoint(both: Any, tmp_path: Any, m
             raise Interrupted
         return evaluate(self, hyper)
 
-    params = {"kernel": "se", "n_inducing": 10, "learn_inducing": False, "random_state": None}
-    monkeypatch.setattr(on_cluster.DaskObjective, "value_and_gradient", dying)
+    params = {
+        "kernel": "se",
+        "approximation": "vfe",
+        "n_inducing": 10,
+        "learn_inducing": False,
+        "random_state": None,
+    }
+    monkeypatch.setattr(CollapsedObjective, "value_and_gradient", dying)
     with pytest.raises(Interrupted):
-        on_cluster.fit(SparseGPRegressor(**params), X, y, client=both, checkpoint=path)
+        fitted(SparseGPRegressor(**params), X, y, client=both, checkpoint=path)
     with pytest.raises(InputError, match="other data"):
-        on_cluster.fit(SparseGPRegressor(**params), X[:-1], y[:-1], client=both, checkpoint=path)
+        fitted(SparseGPRegressor(**params), X[:-1], y[:-1], client=both, checkpoint=path)
     values = []
     monkeypatch.setattr(
-        on_cluster.DaskObjective,
+        CollapsedObjective,
         "value_and_gradient",
         lambda self, hyper: values.append(evaluate(self, hyper)) or values[-1],
     )
     left = float(np.load(path)["value"])
-    resumed = on_cluster.fit(SparseGPRegressor(**params), X, y, client=both, checkpoint=path)
+    resumed = fitted(SparseGPRegressor(**params), X, y, client=both, checkpoint=path)
     assert values[0] == pytest.approx(left, rel=1e-10)
     assert resumed.log_evidence_ >= left - 1e-9 * abs(left)
     assert not path.exists()
@@ -95,7 +101,7 @@ from sparsegp import SparseGPRegressor
 
 address, data, checkpoint = sys.argv[1:]
 rows = np.load(data)
-model = SparseGPRegressor(kernel="se", n_inducing=10, learn_inducing=False, random_state=0)
+model = SparseGPRegressor(kernel="se", approximation="vfe", n_inducing=10, learn_inducing=False, random_state=0)
 model.fit(rows["X"], rows["y"], client=address, checkpoint=checkpoint)
 """
 
@@ -128,14 +134,14 @@ def test_twenty_fits_with_a_worker_killed_at_a_random_moment(both: Any) -> None:
     X, y = make_data(1500)
     params = {**MODELS["fitc"], "random_state": 4}
     started = time.perf_counter()
-    expected = on_cluster.fit(SparseGPRegressor(**params), X, y, client=both)
+    expected = fitted(SparseGPRegressor(**params), X, y, client=both)
     seconds = time.perf_counter() - started
     rng = np.random.default_rng(0)
     for delay in rng.uniform(0.0, seconds, 20):
         both.wait_for_workers(2, timeout=600)
         killer = threading.Timer(delay, kill_a_worker, (both, int(rng.integers(2))))
         killer.start()
-        got = on_cluster.fit(SparseGPRegressor(**params), X, y, client=both)
+        got = fitted(SparseGPRegressor(**params), X, y, client=both)
         killer.join()
         same_model(got, expected, 1e-6)
 
@@ -168,7 +174,7 @@ def test_the_cluster_of_the_docs() -> None:
         with distributed.Client(f"tcp://127.0.0.1:{port}", timeout=120) as client:
             started[0].send_signal(signal.SIGSTOP)
             with pytest.raises(SparseGPError, match="does not answer"):
-                on_cluster.fit(SparseGPRegressor(**QUICK), X, y, client=client)
+                fitted(SparseGPRegressor(**QUICK), X, y, client=client)
             started[0].send_signal(signal.SIGCONT)
     finally:
         started[0].send_signal(signal.SIGCONT)

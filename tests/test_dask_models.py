@@ -16,11 +16,14 @@ import torch
 from dask_problems import MODELS, QUICK, D, frame_of, make_data, same_model
 from problems import agree, get_row
 from sparsegp import CommitteeGPRegressor, FactorizationError, InputError, SparseGPError, SparseGPRegressor, kernels
-from sparsegp.committee import training
-from sparsegp.committee.plans import Recipe
+from sparsegp.committee import learning
+from sparsegp.committee.experts import Recipe
 from sparsegp.data import Block
 from sparsegp.engines import anytime_run
+from sparsegp.fit import pipeline
 from sparsegp.learning.hyperparameters import Hyperparameters
+from sparsegp.learning.sum_objective import SumObjective, place
+from sparsegp.parallel import Executor, Placed, Threads
 
 distributed = pytest.importorskip("distributed")
 da = pytest.importorskip("dask.array")
@@ -38,8 +41,6 @@ def test_client_and_cluster_name_the_same_thing(both: Any) -> None:
         assert got.info_["cluster"]["workers"] == 2
     with pytest.raises(InputError, match="not both"):
         SparseGPRegressor(**QUICK).fit(X, y, client=both, cluster=both.cluster)
-    with pytest.raises(InputError, match="give client="):
-        SparseGPRegressor(**QUICK).fit(X, y, checkpoint="learning.npz")
 
 
 def test_dask_collections_use_the_client_in_use(both: Any) -> None:
@@ -84,8 +85,8 @@ def test_updates_with_weights_noise_and_half_life(both: Any, tmp_path: Path) -> 
     with pytest.raises(InputError, match="noise_var= must be given"):
         got.partial_fit(tmp_path / "new.parquet", target="y", client=both)
     windowed = SparseGPRegressor(**QUICK, window=50).fit(X, y)
-    with pytest.raises(InputError, match="keeps its rows in this process"):
-        windowed.partial_fit(X, y, client=both)
+    windowed.partial_fit(X, y, client=both)  # rows that a model keeps come to this process
+    assert windowed.n_samples_seen_ == 50
 
 
 @pytest.mark.parametrize("name", ["fitc", "pic"])
@@ -99,7 +100,7 @@ def test_anytime_inference_visits_all_blocks_and_is_exact(both: Any, name: str) 
     got.partial_fit(X[:5], y[:5])
 
 
-def test_anytime_inference_ends_early(both: Any) -> None:
+def test_anytime_inference_ends_early(both: Any, options: Any) -> None:
     X, y = make_data(4000)
     params = {**QUICK, "inference": "anytime"}
     accurate = SparseGPRegressor(**params, stop_error=0.5).fit(X, y, client=both)
@@ -109,10 +110,46 @@ def test_anytime_inference_ends_early(both: Any) -> None:
     exact = SparseGPRegressor(**QUICK).fit(X, y)
     mean, std = exact.predict(X[:50], return_std=True)
     assert np.abs(accurate.predict(X[:50]) - mean).max() < std.max()
+    options(steps={"first_rows": 100})
     hasty = SparseGPRegressor(**params, time_budget=1e-3)
     with pytest.warns(UserWarning, match="shorter than one step"):
         hasty.fit(X, y, client=both)
     assert hasty.info_["budget"]["reason"] == anytime_run.TOO_SHORT
+
+
+@pytest.mark.parametrize("name", ["vfe", "fitc"])
+def test_an_ample_budget_gives_the_exact_model(both: Any, name: str, options: Any) -> None:
+    X, y = make_data()
+    options(steps={"first_rows": 50})
+    params = {**MODELS[name], "inducing": X[::25], "optimizer": None, "noise_var": 0.05, "random_state": 4}
+    got = SparseGPRegressor(**params, time_budget=600.0).fit(X, y, client=both)
+    same_model(got, SparseGPRegressor(**params).fit(X, y), 1e-8)
+    budget = got.info_["budget"]
+    assert (budget["asked"], budget["fraction"], budget["reason"]) == (600.0, 1.0, pipeline.ONE_PASS)
+    got.partial_fit(X[:5], y[:5])
+
+
+@pytest.mark.usefixtures("brief_learning")
+def test_a_local_model_learns_within_a_budget(both: Any, options: Any) -> None:
+    X, y = make_data(600)
+    options(steps={"first_rows": 50})
+    got = SparseGPRegressor(**MODELS["pic"], time_budget=600.0, random_state=4).fit(X, y, client=both)
+    assert got.info_["budget"]["fraction"] == 1.0
+    assert np.sqrt(np.mean((got.predict(X) - y) ** 2)) < 0.4
+    got.partial_fit(X[:5], y[:5])
+
+
+def test_auto_tries_a_sample_and_fits_the_rows_on_workers(both: Any, options: Any) -> None:
+    X, y = make_data(700)
+    options(auto={"exact_rows": 50, "trial_seconds": 0.5, "trial_rows": 200, "candidates": ("vfe", "fitc")})
+    got = SparseGPRegressor("se", n_inducing=12, optimizer=None, noise_var=0.05, random_state=0)
+    got.fit(X, y, client=both)
+    choice = got.info_["choice"]
+    assert [trial["approximation"] for trial in choice["trials"]] == ["vfe", "fitc"]
+    assert got.n_samples_seen_ == 700
+    assert got.info_["cluster"]["workers"] == 2
+    named = SparseGPRegressor(**{**got.get_params(), "approximation": choice["approximation"]}).fit(X, y)
+    same_model(got, named, 1e-8)
 
 
 COMMITTEE = {"n_experts": 4, "n_inducing": 8, "n_noise_inducing": 5, "random_state": 0}
@@ -140,33 +177,54 @@ def test_committees_have_their_experts_on_workers(
     agree((got.log_evidence_,), (expected.log_evidence_,), rtol)
 
 
-def three_experts(rng: np.random.Generator) -> tuple[list[Any], Hyperparameters, training.Limits]:
+@pytest.mark.parametrize("expert", ["exact", "vfe"])
+def test_committees_on_workers_keep_a_budget_and_take_rows(both: Any, expert: str) -> None:
+    """Rows of a dask collection come here, whatever client is in use."""
+    X, y = make_data(240)
+    model = CommitteeGPRegressor("se", expert, time_budget=20.0, **COMMITTEE)
+    with both.as_current():
+        model.fit(dd.from_pandas(frame_of(X[:200], y[:200]), npartitions=3), target="y", client=both)
+    assert model.info_["budget"]["asked"] == 20.0
+    assert model.info_["budget"]["fraction"] == 1.0
+    assert model.info_["evaluations"] > 5
+    evidence = model.log_evidence_
+    model.partial_fit(frame_of(X[200:], y[200:]), target="y")
+    assert model.n_samples_seen_ == model.model_.n_rows == 240
+    model.forget(frame_of(X[200:], y[200:]), target="y")
+    assert model.log_evidence_ == pytest.approx(evidence, rel=1e-8)
+
+
+def three_experts(rng: np.random.Generator) -> tuple[list[Any], Hyperparameters, learning.Limits]:
     X, y = (torch.from_numpy(values) for values in make_data(180))
     kernel = kernels.Matern52(1.5, [2.0, 0.7])
     recipe = Recipe(get_row("vfe"), 6, "random", kernel, torch.ones(D, dtype=torch.float64), rng)
-    plans = [recipe.plan(Block(X[k : k + 60], y[k : k + 60] - 5.0)) for k in (0, 60, 120)]
-    limits = training.Limits((1e-4, 10.0), X.amin(0), X.amax(0))
-    return plans, Hyperparameters(kernel, 0.1, X[:1], learn_inducing=False), limits
+    specs = [recipe.spec(Block(X[k : k + 60], y[k : k + 60] - 5.0)) for k in (0, 60, 120)]
+    limits = learning.Limits((1e-4, 10.0), X.amin(0), X.amax(0))
+    return specs, Hyperparameters(kernel, 0.1, X[:1], learn_inducing=False), limits
 
 
 def test_experts_on_workers_add_up_and_learn(both: Any) -> None:
     rng = np.random.default_rng(0)
-    plans, shared, limits = three_experts(rng)
-    lesson = training.Lesson(limits, "lbfgs", True, rng, schedule=training.Schedule(inducing_iterations=2))
-    with on_cluster.crew(both) as crew:
-        better = crew.with_learned_inducing(plans, shared, lesson)
-        found = [_evaluated(crew, experts, shared) for experts in (plans, better)]
-    local = training.Threads(1)
-    improved = local.with_learned_inducing(plans, shared, lesson)
-    for got, experts in zip(found, (plans, improved), strict=True):
-        agree(got, _evaluated(local, experts, shared), 1e-7)
-    assert found[1][0] > found[0][0]
+    specs, shared, limits = three_experts(rng)
+    schedule = learning.Schedule(inducing_iterations=2)
+
+    def found(executor: Executor) -> list[tuple[float, np.ndarray]]:
+        lesson = learning.Lesson(limits, "lbfgs", True, rng, executor, schedule)
+        placed = place(specs, executor)
+        better = learning.with_own_inducing(learning.Learned(specs, placed), shared, lesson).placed
+        return [_evaluated(experts, shared, executor) for experts in (placed, better)]
+
+    with on_cluster.executor_of(both) as workers:
+        on_workers = found(workers)
+    for got, expected in zip(on_workers, found(Threads(1)), strict=True):
+        agree(got, expected, 1e-7)
+    assert on_workers[1][0] > on_workers[0][0]
 
 
 def test_an_evaluation_after_one_that_failed_starts_from_the_one_before(both: Any) -> None:
-    plans, shared, _ = three_experts(np.random.default_rng(0))
-    with on_cluster.crew(both) as crew:
-        objective = crew.objective(plans, shared)
+    specs, shared, _ = three_experts(np.random.default_rng(0))
+    with on_cluster.executor_of(both) as workers:
+        objective = SumObjective.of(place(specs, workers), shared, workers)
         value, good = objective.value_and_gradient(shared), shared.vector()
         shared.load_vector(np.full_like(good, np.nan))
         with pytest.raises(FactorizationError):
@@ -193,9 +251,9 @@ def test_errors_of_the_cluster_say_what_to_do_and_others_stay_as_they_are() -> N
         rounds.gathered(Failing(ZeroDivisionError()), [])
 
 
-def _evaluated(crew: training.Crew, plans: list[Any], shared: Hyperparameters) -> tuple[float, np.ndarray]:
+def _evaluated(specs: Placed, shared: Hyperparameters, executor: Executor) -> tuple[float, np.ndarray]:
     """The second evaluation: experts go on from where the first one left them."""
-    objective = crew.objective(plans, shared)
+    objective = SumObjective.of(specs, shared, executor)
     objective.value_and_gradient(shared)
     return objective.value_and_gradient(shared), shared.gradient().copy()
 

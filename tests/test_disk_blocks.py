@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from problems import CHANGES, Problem, agree, get_row, random_problem
-from sparsegp.data import Block, Rows
-from sparsegp.engines import anytime_run, streamed
+from sparsegp.data import Block, MemoryRows
+from sparsegp.engines import anytime_run, batch
 from sparsegp.errors import InputError
-from sparsegp.estimators.incoming.standardizer import Standardizer
+from sparsegp.fit.scaling import Scaling
 from sparsegp.partition import block_slices, kmeans_partition
-from sparsegp.sources import DiskBlocks, ModelRows, nearest_block, open_source, random_block, survey, write_blocks
+from sparsegp.sources import DiskRows, SourceRows, nearest_block, open_source, random_block, scan, write_blocks
 
 
 def random_block_of(n_rows: int, seed: int = 0, *, noise: bool = False, weight: bool = False) -> Block:
@@ -31,8 +31,8 @@ def random_block_of(n_rows: int, seed: int = 0, *, noise: bool = False, weight: 
     return Block(tensors[0], tensors[1], tensors[2] if noise else None, tensors[3] if weight else None)
 
 
-def in_groups(block: Block, size: int) -> Iterator[Rows]:
-    return (Rows(chunk) for chunk in Rows(block).chunks(size))
+def in_groups(block: Block, size: int) -> Iterator[MemoryRows]:
+    return (MemoryRows(chunk) for chunk in MemoryRows(block).chunks(size))
 
 
 def same(got: Block, expected: Block) -> None:
@@ -42,7 +42,7 @@ def same(got: Block, expected: Block) -> None:
         assert left is None or torch.equal(left, right)
 
 
-def on_disk(problem: Problem, folder: Path) -> DiskBlocks:
+def on_disk(problem: Problem, folder: Path) -> DiskRows:
     """The problem's own blocks, its rows written in their shuffled order."""
     label_of = {tuple(x): k for x, k in zip(problem.X.tolist(), problem.labels.tolist(), strict=True)}
 
@@ -70,14 +70,14 @@ def test_blocks_on_disk_are_those_in_memory(
     labels = torch.from_numpy(np.random.default_rng(seed).integers(n_blocks, size=n_rows))
     given_labels = iter(labels.split(group))
     order, offsets = block_slices(labels, n_blocks)
-    expected = Rows(block.take(order), offsets)
+    expected = MemoryRows(block.take(order), offsets)
     with TemporaryDirectory() as name:
         groups = in_groups(block, group)
         write_blocks(
             groups, lambda _: next(given_labels), n_blocks, Path(name) / "new", n_rows=n_rows, file_bytes=file_bytes
         )
-        found = DiskBlocks.open(Path(name) / "new")
-        assert (found.n_blocks, found.n_rows) == (n_blocks, n_rows)
+        found = DiskRows.open(Path(name) / "new")
+        assert (found.n_blocks, len(found)) == (n_blocks, n_rows)
         for k in range(n_blocks):
             same(found.block(k), expected.block(k))
             assert found.sizes[k] == pytest.approx(expected.block(k).n_rows)
@@ -92,7 +92,7 @@ def test_models_from_disk_are_those_from_memory(name: str, change: str | None, t
     problem = random_problem(11)
     problem = problem if change is None else CHANGES[change](problem)
     blocks = on_disk(problem, tmp_path / "blocks")
-    state, posterior, info = streamed.infer(problem.prior(get_row(name)), blocks, blocks)
+    state, posterior, info = batch.infer(problem.prior(get_row(name)), blocks)
     expected, evidence = problem.infer(get_row(name))
     agree((info.log_evidence, *problem.predict(posterior)), (evidence, *problem.predict(expected)), rtol=1e-9)
     assert state.statistics.n_rows == pytest.approx(problem.rows.all.n_rows)
@@ -113,16 +113,16 @@ def test_a_parquet_file_becomes_blocks_of_nearest_rows(tmp_path: Path) -> None:
     X, y = rng.normal(size=(3000, 2)) * [1.0, 50.0], rng.normal(size=3000)
     pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "y": y}), tmp_path / "rows.parquet", row_group_size=700)
     source = open_source(tmp_path / "rows.parquet", target="y")
-    found = survey(source, rng, sample_rows=500)
-    units = Standardizer(found.x_mean, found.x_scale, found.y_mean, found.y_scale)
+    found = scan(source, rng, sample_rows=500)
+    units = Scaling(found.x_mean, found.x_scale, found.y_mean, found.y_scale)
     metric = torch.tensor([2.0, 0.5], dtype=torch.float64)
     sample = torch.from_numpy(units.inputs(found.sample.X))
     partition = kmeans_partition(sample * metric, 20, rng)
-    rows = ModelRows(source, units, found.n_rows, group_rows=256)
+    rows = SourceRows.of(source, found, units, group_rows=256)
     assign = nearest_block(partition, metric)
     blocks = write_blocks(rows, assign, partition.n_blocks, tmp_path / "blocks", n_rows=found.n_rows, file_bytes=20_000)
     assert len(list((tmp_path / "blocks").glob("*.f64"))) > 3
-    assert blocks.n_rows == 3000
+    assert len(blocks) == 3000
     inputs = []
     for k in range(blocks.n_blocks):
         block = blocks.block(k)
@@ -134,7 +134,7 @@ def test_a_parquet_file_becomes_blocks_of_nearest_rows(tmp_path: Path) -> None:
 
 def test_random_blocks_are_about_even_and_keep_float32(tmp_path: Path) -> None:
     block = random_block_of(4000)
-    rows = Rows(Block(block.X.to(torch.float32), block.y.to(torch.float32)))
+    rows = MemoryRows(Block(block.X.to(torch.float32), block.y.to(torch.float32)))
     blocks = write_blocks([rows], random_block(10, np.random.default_rng(0)), 10, tmp_path / "b", n_rows=4000)
     # Standard deviation of a size: sqrt(4000 * 0.1 * 0.9) = 19.
     assert np.abs(blocks.sizes - 400).max() < 100
@@ -144,9 +144,9 @@ def test_random_blocks_are_about_even_and_keep_float32(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
-    def groups(n_groups: int) -> Iterator[Rows]:
+    def groups(n_groups: int) -> Iterator[MemoryRows]:
         for seed in range(n_groups):
-            yield Rows(random_block_of(1000, seed))
+            yield MemoryRows(random_block_of(1000, seed))
 
     def peak(n_groups: int) -> int:
         assign = random_block(32, np.random.default_rng(0))
@@ -170,24 +170,24 @@ def test_folders_that_hold_something_else(tmp_path: Path) -> None:
     assign = random_block(4, np.random.default_rng(0))
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="is not empty"):
-        write_blocks([Rows(block)], assign, 4, tmp_path, n_rows=50)
+        write_blocks([MemoryRows(block)], assign, 4, tmp_path, n_rows=50)
     with pytest.raises(InputError, match=r"no finished blocks \(no index.json\)"):
-        DiskBlocks.open(tmp_path)
+        DiskRows.open(tmp_path)
     with pytest.raises(InputError, match="no rows"):
         write_blocks([], assign, 4, tmp_path / "none", n_rows=0)
-    write_blocks([Rows(block)], assign, 4, tmp_path / "new", n_rows=50, file_bytes=500)
+    write_blocks([MemoryRows(block)], assign, 4, tmp_path / "new", n_rows=50, file_bytes=500)
     cut = tmp_path / "new" / "blocks-00001.f64"
     cut.write_bytes(cut.read_bytes()[:-8])
     with pytest.raises(InputError, match=r"blocks-00001.f64' is missing or not \d+ bytes long"):
-        DiskBlocks.open(tmp_path / "new")
+        DiskRows.open(tmp_path / "new")
     index = tmp_path / "new" / "index.json"
     index.write_text(index.read_text().replace('"version": 1', '"version": 9'))
     with pytest.raises(InputError, match="written in version 9"):
-        DiskBlocks.open(tmp_path / "new")
+        DiskRows.open(tmp_path / "new")
 
 
 def test_rows_and_labels_that_do_not_fit(tmp_path: Path) -> None:
-    rows = [Rows(random_block_of(20)), Rows(random_block_of(20, weight=True))]
+    rows = [MemoryRows(random_block_of(20)), MemoryRows(random_block_of(20, weight=True))]
     with pytest.raises(InputError, match="give all or none"):
         write_blocks(rows, random_block(3, np.random.default_rng(0)), 3, tmp_path / "a", n_rows=40)
     with pytest.raises(InputError, match=r"must lie in 0\.\.2; got 7\.\.7"):

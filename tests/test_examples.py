@@ -62,7 +62,7 @@ def test_picture(tmp_path):
 
 
 def test_demo(tmp_path, monkeypatch, capsys):
-    """Its commands in this process; tests/test_cli_processes.py has them as processes."""
+    """Its commands in this process; tests/cli/test_cli_processes.py has them as processes."""
     demo, commands = example("demo"), []
 
     def run(folder, arguments):

@@ -10,9 +10,9 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from sparsegp import InputError, SparseGPRegressor, approximations, metrics
 from sparsegp.engines import anytime_run, batch, pace
-from sparsegp.estimators.families import INTERRUPTED
-from sparsegp.estimators.stepping import anytime_fit, sketches
-from sparsegp.estimators.stepping.stepwise import stepwise
+from sparsegp.fit import pipeline
+from sparsegp.fit.problem import INTERRUPTED
+from sparsegp.fit.stepwise import stepwise
 from sparsegp.learning import recorder
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.prior import SparsePrior
@@ -20,10 +20,10 @@ from test_regressor import BLOCKED, SPARSE, fixed, wave
 
 
 @pytest.fixture
-def every_step_is_published(monkeypatch):
+def every_step_is_published(monkeypatch, options):
     """The steps shown depend on measured seconds otherwise, and a busy machine may show the first and the last only."""
     monkeypatch.setattr(pace.Pace, "due", True)
-    monkeypatch.setattr(anytime_fit, "PUBLISH_RATIO", 1.0)
+    options(steps={"publish_ratio": 1.0})
 
 
 def some_labels(approximation, n):
@@ -142,9 +142,9 @@ def test_stop_error_ends_the_fit_early():
 
 
 @pytest.mark.parametrize("approximation", ["dtc", "fitc", "pic"])
-def test_a_sketch_is_its_rows_counted_until_they_are_all(approximation, monkeypatch):
-    monkeypatch.setattr(anytime_fit, "FIRST_ROWS", 200)
-    sketched = spy(monkeypatch, sketches, "some_rows")
+def test_a_sketch_is_its_rows_counted_until_they_are_all(approximation, monkeypatch, options):
+    options(steps={"first_rows": 200})
+    sketched = spy(monkeypatch, batch, "statistics_of", lambda prior, rows: rows)
     X, y = wave(1000)
     gp = fixed(approximation, n_blocks=20, inference="anytime")
     sketch = next(gp.fit_iter(X, 5.0 * y))
@@ -162,21 +162,21 @@ def test_a_sketch_is_its_rows_counted_until_they_are_all(approximation, monkeypa
         np.testing.assert_allclose(gp.predict(X), weighted.predict(X), rtol=1e-7, atol=1e-9)
 
 
-def spy(monkeypatch, owner, name):
-    """All results of a function from now on."""
+def spy(monkeypatch, owner, name, noted):
+    """What is to be noted of all calls of a function from now on."""
     results, original = [], getattr(owner, name)
 
     def watched(*arguments):
-        results.append(original(*arguments))
-        return results[-1]
+        results.append(noted(*arguments))
+        return original(*arguments)
 
     monkeypatch.setattr(owner, name, watched)
     return results
 
 
 @pytest.mark.parametrize("approximation", ["dtc", "pic"])
-def test_a_sketch_of_large_data_stands_for_all_rows(approximation, monkeypatch):
-    monkeypatch.setattr(anytime_fit, "FIRST_ROWS", 200)
+def test_a_sketch_of_large_data_stands_for_all_rows(approximation, options):
+    options(steps={"first_rows": 200})
     X, y = wave(1000)
     gp = fixed(approximation, n_blocks=20, inference="anytime")
     sketch, *_, last = gp.fit_iter(X, 5.0 * y)
@@ -190,9 +190,8 @@ def test_a_sketch_of_large_data_stands_for_all_rows(approximation, monkeypatch):
         np.testing.assert_allclose(std, exact[1], rtol=0.2)
 
 
-def test_after_learning_no_model_rests_on_fewer_rows_than_the_one_before(monkeypatch):
-    monkeypatch.setattr(anytime_fit, "FIRST_ROWS", 100)
-    monkeypatch.setattr(anytime_fit, "SKETCH_ROWS", 250)
+def test_after_learning_no_model_rests_on_fewer_rows_than_the_one_before(options):
+    options(steps={"first_rows": 100, "sketch_rows": 250})
     X, y = wave(1000)
     models = watched_model({"n_inducing": 15, "inference": "anytime", "random_state": 0}, X, y)
     rows = [p.rows_seen for _, p in models if p.stage == "inference"]
@@ -281,7 +280,7 @@ def test_a_failed_refit_leaves_the_model_before_it(monkeypatch):
     def failing(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sketches.Sketcher, "model", failing)
+    monkeypatch.setattr(pipeline._Sketcher, "model", failing)
     gp.set_params(time_budget=5.0)
     with pytest.raises(KeyboardInterrupt):
         gp.fit(3.0 * X, 5.0 * y)
@@ -317,10 +316,10 @@ def test_callbacks_can_stop_a_loop():
     X, y = wave(600)
     stop = StopAtOnce()
     gp = fixed("vfe", inference="anytime").set_callbacks(stop).fit(X, y)
-    assert gp.info_["budget"]["reason"] == anytime_fit.STOPPED
+    assert gp.info_["budget"]["reason"] == pipeline.STOPPED
     assert gp.info_["budget"]["fraction"] < 1.0
     *_, last = gp.fit_iter(X, y)
-    assert last.reason == anytime_fit.STOPPED
+    assert last.reason == pipeline.STOPPED
     assert stop.torn_down == 2
 
 
@@ -412,3 +411,31 @@ def test_anytime_passes_the_checks_of_scikit_learn():
             "equality holds with given inducing inputs (test_weights_and_known_noise_reach_the_blocks)",
         },
     )
+
+
+def test_a_fit_that_was_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+    X, y = wave(300)
+    path = tmp_path / "learning.npz"
+    settings = {"approximation": "vfe", "n_inducing": 15, "random_state": None}
+
+    class Killed(Exception):
+        pass
+
+    evaluate, count, values = recorder.Recorder.__call__, [0], []
+
+    def dying(self, vector):
+        count[0] += 1
+        if count[0] == 12:
+            raise Killed
+        values.append(evaluate(self, vector)[0])
+        return evaluate(self, vector)
+
+    monkeypatch.setattr(recorder.Recorder, "__call__", dying)
+    with pytest.raises(Killed):
+        SparseGPRegressor(**settings).fit(X, y, checkpoint=path)
+    left = float(np.load(path)["value"])
+    with pytest.raises(InputError, match="other data"):
+        SparseGPRegressor(**settings).fit(X[:-1], y[:-1], checkpoint=path)
+    resumed = SparseGPRegressor(**settings).fit(X, y, checkpoint=path)
+    assert resumed.log_evidence_ >= left - 1e-9 * abs(left)
+    assert not path.exists()

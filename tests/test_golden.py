@@ -10,19 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from problems import Problem, agree, tensor
+from problems import Problem, agree, tensor, unwhitened
 from sparsegp import approximations, kernels
 from sparsegp.approximations import Approximation
-from sparsegp.baselines import (
-    ExactObjective,
-    ExactPosterior,
-    NystromPosterior,
-    predict_augmented,
-    predict_bcm,
-)
-from sparsegp.baselines.rvm import rvm_posterior
+from sparsegp.dense import ExactPosterior, NystromPosterior
 from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective
+from sparsegp.learning.objective import CollapsedObjective, ExactObjective
 from sparsegp.local_posterior import LocalPosterior
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.statistics import BlockStatistics
@@ -85,7 +78,7 @@ def exact_posterior(problem: Problem, index: slice | Tensor = slice(None)) -> Ex
     return ExactPosterior.build(problem.kernel, problem.block.take(index), tensor(problem.noise_var))
 
 
-def test_every_golden_model_of_this_part_is_covered(golden: Golden) -> None:
+def test_every_golden_model_is_covered_here_or_in_the_tests_of_papers(golden: Golden) -> None:
     assert set(golden["models"]) == {*SPARSE, *AUGMENTED, "GP", "SoD", "BCM", "Nystrom", "RVM"}
     assert set(golden["joint5"]["models"]) == {*SPARSE, "GP", "PIC_arbitrary_q"} - {"VFE"}
     assert set(golden["recursive"]) == set(RECURSIVE)
@@ -132,31 +125,6 @@ def test_nystrom_keeps_its_negative_variances_unless_asked(golden: Golden) -> No
     assert 0.0 < float(clipped.marginals(problem.X_test)[1].max()) < 1e-12
 
 
-@pytest.mark.parametrize("model", AUGMENTED)
-def test_augmented_models(golden: Golden, model: str) -> None:
-    problem, expected = golden_problem(golden), golden["models"][model]
-    prior = problem.prior(approximations.get(AUGMENTED[model]))
-    got = predict_augmented(prior, problem.rows, problem.X_test)
-    agree(got, (expected["mean"], expected["var"], expected["objective"]))
-
-
-def test_bayesian_committee_machine(golden: Golden) -> None:
-    problem, expected = golden_problem(golden), golden["models"]["BCM"]
-    got = predict_bcm(problem.prior(approximations.get("pitc")), problem.rows, problem.X_test)
-    agree(got, (expected["mean"], expected["cov"], expected["objective"]))
-
-
-def test_relevance_vector_machine(golden: Golden) -> None:
-    problem, expected = golden_problem(golden), golden["models"]["RVM"]
-    basis = kernels.SquaredExponential(1.0, golden["meta"]["ell"])
-    with torch.no_grad():
-        Phi, Phi_test = (basis(X, problem.inducing).numpy() for X in (problem.X, problem.X_test))
-    alpha = np.array(expected["alpha"])
-    mean, cov, evidence = rvm_posterior(Phi, problem.y.numpy(), alpha, problem.noise_var)
-    got = Phi_test @ mean, np.diag(Phi_test @ cov @ Phi_test.T), evidence
-    agree(got, (expected["mean"], expected["var"], expected["objective"]))
-
-
 @pytest.mark.parametrize("model", [*(name for name in SPARSE if name != "VFE"), "GP"])
 def test_joint_prediction_of_five_points(golden: Golden, model: str) -> None:
     problem, joint = golden_problem(golden), golden["joint5"]
@@ -185,7 +153,7 @@ def test_combination_of_rows(golden: Golden) -> None:
     expected = golden["anytime"]["combination_0.3DTC+0.7PITC"]
     row = approximations.combine({"dtc": 0.3, "pitc": 0.7})
     posterior, evidence = golden_problem(golden).infer(row)
-    got = evidence, *posterior.q.unwhitened(posterior.prior)
+    got = evidence, *unwhitened(posterior.q, posterior.prior)
     agree(got, (expected["evidence"], expected["mu"], expected["Sigma"]))
 
 
@@ -206,7 +174,7 @@ def test_statistics_and_posterior_block_by_block(golden: Golden, model: str) -> 
             dLambda,
             torch.linalg.solve(L.mT, part.shift),
             part.penalty,
-            *q.unwhitened(prior),
+            *unwhitened(q, prior),
             evidence - before,
         )
         agree(got, tuple(step[key] for key in ("dLambda", "deta", "a_k", "mu", "Sigma", "psi_k")))

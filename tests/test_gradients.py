@@ -20,11 +20,10 @@ from problems import (
     with_weights,
 )
 from sparsegp import approximations, kernels, linalg
-from sparsegp.baselines import ExactObjective
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.learning import direct
 from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective, Objective
+from sparsegp.learning.objective import CollapsedObjective, ExactObjective, Objective
 from sparsegp.prior import SparsePrior
 from sparsegp.testing import oracle
 
@@ -107,7 +106,7 @@ def test_gradient_of_power_ep_is_regular_at_both_ends(power: float, by_block: bo
 def test_gradient_does_not_depend_on_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = random_problem(141)
     whole = gradient_of(make_objective(problem, name), problem)
-    monkeypatch.setattr("sparsegp.data.Rows.chunks.__defaults__", (3,))
+    monkeypatch.setattr("sparsegp.data.MemoryRows.chunks.__defaults__", (3,))
     near(gradient_of(make_objective(problem, name), problem), whole, 1e-12)
 
 
@@ -152,7 +151,7 @@ def test_learning_without_whitening_gives_the_same_value_and_gradient(name, monk
     for limit in (0.0, float("inf")):
         monkeypatch.setattr(direct, "LARGEST_LOSS", limit)
         for known in (None, noise_var):
-            rows = Rows(Block(X, torch.sin(X[:, 0]), known, weight))
+            rows = MemoryRows(Block(X, torch.sin(X[:, 0]), known, weight))
             hyper = Hyperparameters(kernels.SquaredExponential(1.4, [0.6, 0.9]), 0.05, X[:15])
             values.append(CollapsedObjective(rows, approximations.get(name)).value_and_gradient(hyper))
             gradients.append(hyper.gradient())
@@ -164,7 +163,7 @@ def test_learning_without_whitening_gives_the_same_value_and_gradient(name, monk
 def test_whitening_is_left_out_only_where_that_is_safe():
     X = torch.linspace(-2.0, 2.0, 300, dtype=torch.float64)[:, None]
     safe = [
-        direct.is_safe(prior, linalg.inverse_lower(prior.Luu.factor), Block(rows, rows[:, 0]))
+        direct.is_safe(prior, linalg.inverse_lower(prior.Luu.factor), MemoryRows(Block(rows, rows[:, 0])))
         for lengthscale, rows in ((0.4, X), (1.5, X), (0.4, X.float()))
         for prior in [
             SparsePrior.build(kernels.SquaredExponential(1.4, lengthscale), X[::30], 0.05, approximations.get("vfe"))
@@ -177,10 +176,10 @@ def test_whitening_is_left_out_only_where_that_is_safe():
 def test_threads_give_the_same_value_and_gradient(name, monkeypatch):
     problem = random_problem(5)
     objective = make_objective(problem, name)
-    monkeypatch.setattr("sparsegp.data.Rows.chunks.__defaults__", (7,))
+    monkeypatch.setattr("sparsegp.data.MemoryRows.chunks.__defaults__", (7,))
     results = []
     for count in (1, 3):
-        monkeypatch.setattr("sparsegp.threads.available", lambda count=count: count)
+        monkeypatch.setattr("sparsegp.parallel.available", lambda count=count: count)
         hyper = problem.hyperparameters()
         results.append((objective.value_and_gradient(hyper), hyper.gradient()))
     (value, gradient), (threaded_value, threaded_gradient) = results

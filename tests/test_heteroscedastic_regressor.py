@@ -1,7 +1,8 @@
-"""HeteroscedasticGPRegressor: units, rows of the table, hard input, baselines, and what scikit-learn expects."""
+"""HeteroscedasticGPRegressor: units, rows of the table, hard input, and what scikit-learn expects."""
 
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,7 @@ from sklearn.model_selection import KFold
 from sklearn.utils.estimator_checks import check_estimator
 
 from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels, metrics
-from sparsegp.baselines import EmpiricalHeteroscedasticRegressor
-from sparsegp.estimators import families
+from sparsegp.fit import start
 
 DATA = Path(os.environ.get("SPARSEGP_DATA", Path(__file__).parents[2] / "shared" / "data"))
 MOTORCYCLE = DATA / "motorcycle.parquet"
@@ -57,12 +57,11 @@ def test_every_row_learns_where_the_noise_is(approximation):
     assert 0.9 <= np.mean((lower <= ys) & (ys <= upper)) <= 0.99
 
 
-@pytest.mark.parametrize("inference", ["lambda", "stochastic"])
-def test_the_other_ways_of_inference_agree_with_natural_gradients(inference):
+def test_stochastic_inference_agrees_with_natural_gradients():
     X, y = wave(150)
     Xs, ys = wave(300, seed=1)
     exact = quick().fit(X, y)
-    other = quick(inference=inference, batch_size=75, n_steps=150).fit(X, y)
+    other = quick(inference="stochastic", batch_size=75, n_steps=150).fit(X, y)
     assert other.log_evidence_ == pytest.approx(exact.log_evidence_, abs=0.05 * len(y))
     assert nlpd(other, Xs, ys) == pytest.approx(nlpd(exact, Xs, ys), abs=0.1)
 
@@ -202,15 +201,6 @@ def test_blocks_without_block_approximation_and_zero_weights_are_explained():
         quick().fit(X, y, sample_weight=np.zeros(20))
 
 
-def test_empirical_baseline_sees_the_noise_too():
-    X, y = wave(300)
-    Xs, ys = wave(400, seed=1)
-    model = EmpiricalHeteroscedasticRegressor(n_subset=200, random_state=0).fit(X, y)
-    mean, std = model.predict(Xs, return_std=True)
-    assert np.abs(np.log(std / noise_std(Xs))).mean() < 0.5
-    assert 0.85 <= np.mean(np.abs(ys - mean) <= 1.96 * std) <= 1.0
-
-
 @pytest.mark.parametrize("optimizer", [None, pytest.param("lbfgs", marks=pytest.mark.slow)])
 def test_scikit_learn_conformance(optimizer):
     check_estimator(
@@ -220,11 +210,6 @@ def test_scikit_learn_conformance(optimizer):
             "with given inducing inputs weights are exact, see test_weights_count_rows_exactly"
         },
     )
-
-
-@pytest.mark.slow
-def test_scikit_learn_conformance_of_the_baseline():
-    check_estimator(EmpiricalHeteroscedasticRegressor(n_subset=30))
 
 
 @pytest.mark.skipif(not MOTORCYCLE.exists(), reason="the motorcycle data are not here")
@@ -243,7 +228,7 @@ def test_motorcycle_is_covered_and_better_than_homoscedastic():
     assert np.concatenate(ours).mean() > np.concatenate(theirs).mean() + 0.2
 
 
-@pytest.mark.parametrize("inference", ["exact", "lambda", "stochastic"])
+@pytest.mark.parametrize("inference", ["exact", "stochastic"])
 def test_a_budget_ends_learning_and_leaves_a_valid_model(inference):
     X, y = wave(300)
     model = quick(inference=inference, time_budget=1e-3).fit(X, y)
@@ -262,15 +247,15 @@ def test_an_ample_budget_changes_nothing():
 
 def test_learned_noise_is_nowhere_below_its_share_of_the_constant_one(monkeypatch):
     """A rough kernel passes through every row; a repeated input with another target must not become impossible."""
-    assert families.LEAST_NOISE_SHARE > 0
+    assert start.OPTIONS.least_noise_fraction > 0
     steps = np.random.default_rng(0).standard_normal(600)
     X, y = np.linspace(0, 1, 600)[:, None], np.cumsum(steps)
     least, floor, density = [], [], []
     for share in (0.0, 0.5):
-        monkeypatch.setattr(families, "LEAST_NOISE_SHARE", share)
+        monkeypatch.setattr(start, "OPTIONS", replace(start.OPTIONS, least_noise_fraction=share))
         model = quick("pic", kernel="matern12").fit(X, y)
         least.append(model.predict_components(X)[2].min())
-        floor.append(np.sqrt(model._model.process.limits[0]) * model._standardizer.y_scale)
+        floor.append(np.sqrt(model.model_.process.limits[0]) * model.scaling_.y_scale)
         density.append(model.log_density(X[:1], y[:1] + y.std())[0])
     assert floor[0] < least[0] < 0.5 * floor[1]
     assert floor[1] <= least[1]

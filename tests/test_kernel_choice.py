@@ -7,8 +7,9 @@ import torch
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
 from sparsegp.data import Block
 from sparsegp.errors import FactorizationError
-from sparsegp.estimators.choices import kernel_choice, kernel_judges
-from sparsegp.estimators.families import Start
+from sparsegp.fit import kernel_choice
+from sparsegp.fit.kernel_choice import KernelOptions
+from sparsegp.fit.problem import Start
 from sparsegp.learning.hyperparameters import Hyperparameters
 
 
@@ -76,7 +77,7 @@ def test_the_judge_of_learned_noise_leaves_nothing_behind():
     with a smaller variance."""
     X, y = drawn(SMOOTH)
     block = Block(torch.from_numpy(X), torch.from_numpy(y))
-    given = kernel_judges.LearnedNoise(kernels.SquaredExponential(8.0, [1.0]), 0.05)
+    given = kernel_choice.LearnedNoise(kernels.SquaredExponential(8.0, [1.0]), 0.05)
     common = Hyperparameters(SMOOTH, 0.1, block.X[:1], learn_inducing=False)
     judge = given.prepared(block, common, np.random.default_rng(0))
     assert judge.least_noise_var > 0.0
@@ -92,13 +93,13 @@ def test_a_kernel_that_cannot_be_factorised_is_of_no_use(monkeypatch):
     X, y = noisy_in_places(SMOOTH, 60)
     block = Block(torch.from_numpy(X), torch.from_numpy(y))
     hyper = Hyperparameters(SMOOTH, 0.1, block.X[:1], learn_inducing=False)
-    judge = kernel_judges.LearnedNoise(kernels.SquaredExponential(1.0, [1.0]), 0.05)
+    judge = kernel_choice.LearnedNoise(kernels.SquaredExponential(1.0, [1.0]), 0.05)
     judge = judge.prepared(block, hyper, np.random.default_rng(0))
 
     def fails(*_, **__):
         raise FactorizationError("covariance", "not positive definite", "nothing")
 
-    monkeypatch.setattr(kernel_judges.lbfgs, "maximize", fails)
+    monkeypatch.setattr(kernel_choice.lbfgs, "maximize", fails)
     assert judge.score(hyper, block, np.random.default_rng(0)) == -np.inf
 
 
@@ -118,8 +119,8 @@ def test_few_rows(n):
     ).all()
 
 
-def test_many_rows_are_sampled(monkeypatch):
-    monkeypatch.setattr(kernel_choice, "MOST_ROWS", 200)
+def test_many_rows_are_sampled(options):
+    options(kernel={"most_rows": 200})
     model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=10, random_state=0).fit(*drawn(ROUGH, 400))
     assert type(model.kernel_).__name__ in ("Matern12", "Matern32")
 
@@ -127,14 +128,14 @@ def test_many_rows_are_sampled(monkeypatch):
 @pytest.fixture
 def scored(monkeypatch):
     """Names of the kernels that were tried; a trial takes three seconds of a clock that stands still otherwise."""
-    tried, now, score = [], [0.0], kernel_judges.HeldOutRows.score
+    tried, now, score = [], [0.0], kernel_choice.HeldOutRows.score
 
     def recorded(judge, hyper, *given):
         tried.append(type(hyper.kernel).__name__)
         now[0] += 3.0
         return score(judge, hyper, *given)
 
-    monkeypatch.setattr(kernel_judges.HeldOutRows, "score", recorded)
+    monkeypatch.setattr(kernel_choice.HeldOutRows, "score", recorded)
     monkeypatch.setattr(kernel_choice.time, "perf_counter", lambda: now[0])
     return tried
 
@@ -145,7 +146,7 @@ def scored(monkeypatch):
 def test_a_budget_bounds_the_choice(budget, tried, scored):
     X, y = drawn(SMOOTH, 60)
     block = Block(torch.from_numpy(X), torch.from_numpy(y))
-    starts = {name: Start(kernels.get(name)(1.0, [1.0]), 0.01) for name in kernel_choice.CANDIDATES}
+    starts = {name: Start(kernels.get(name)(1.0, [1.0]), 0.01) for name in KernelOptions().candidates}
     chosen = kernel_choice.best_start(starts, block, np.random.default_rng(0), budget)
     assert scored[:2] == tried
     assert len(scored) == (len(starts) if budget is None else len(tried))
@@ -155,14 +156,14 @@ def test_a_budget_bounds_the_choice(budget, tried, scored):
 def test_without_time_to_compare_two_kernels_the_first_is_taken(monkeypatch):
     X, y = noisy_in_places(ROUGH, 80)
     given = {"n_inducing": 10, "n_noise_inducing": 5, "random_state": 0}
-    monkeypatch.setattr(kernel_judges.LearnedNoise, "prepared", None)  # not reached
+    monkeypatch.setattr(kernel_choice.LearnedNoise, "prepared", None)  # not reached
     model = HeteroscedasticGPRegressor(kernel="auto", time_budget=25.0, **given).fit(X, y)
     assert type(model.kernel_).__name__ == "Matern32"
 
 
 def test_a_chosen_approximation_has_the_kernel_chosen_once(scored):
     model = SparseGPRegressor(kernel="auto", random_state=0).fit(*drawn(ROUGH, 220))
-    assert len(scored) == len(kernel_choice.CANDIDATES)
+    assert len(scored) == len(KernelOptions().candidates)
     assert type(model.kernel_).__name__ in ("Matern12", "Matern32")
     assert (model.kernel, model.approximation) == ("auto", "auto")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sparsegp import SparseGPRegressor, approximations
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.errors import FactorizationError
 from sparsegp.kernels import SquaredExponential
 from sparsegp.learning import adam, lbfgs
@@ -20,7 +20,7 @@ def problem(n=400, seed=0, n_blocks=None):
     X = torch.rand(n, 2, dtype=torch.float64, generator=generator) * 6 - 3
     y = torch.sin(2 * X[:, 0]) + 0.1 * torch.randn(n, dtype=torch.float64, generator=generator)
     offsets = None if n_blocks is None else torch.linspace(0, n, n_blocks + 1).to(torch.int64)
-    return Rows(Block(X, y), offsets)
+    return MemoryRows(Block(X, y), offsets)
 
 
 def hyperparameters(rows, M=20, **changes):
@@ -187,3 +187,17 @@ def test_noise_that_is_known_stays():
     hyper = Hyperparameters(SquaredExponential(1.0, [1.5, 1.5]), 1e-6, rows.all.X[:20], learn_noise=False)
     choose_noise(CollapsedObjective(rows, approximations.get("pic")), hyper)
     assert float(hyper.noise_var) == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sample_rows", "sizes"), [(None, [100, 800, 5000]), (801, [100, 800, 5000]), (800, [100, 5000]), (60, [60, 5000])]
+)
+def test_stages_below_all_rows_fit_in_a_sample(sample_rows, sizes):
+    schedule = Schedule(first_rows=100, growth=8, warm_up_iterations=7)
+    assert schedule.stages(5000, sample_rows) == sizes
+    first, *others = schedule.climbs(sizes, 5000)
+    assert (first.is_warm_up, first.subset, first.n_rows, first.iterations) == (True, 0, sizes[0], 7)
+    assert [(climb.subset, climb.n_rows) for climb in others] == list(enumerate(sizes))
+    assert [climb.iterations for climb in others] == [
+        schedule.iterations(k, len(sizes), 5000) for k in range(len(sizes))
+    ]

@@ -21,7 +21,7 @@ def results(problem: Problem, row: Approximation) -> tuple[object, ...]:
 
 
 def penalty(problem: Problem, row: Approximation) -> float:
-    return BlockStatistics.from_blocks(problem.prior(row), problem.rows.units(row.by_block)).penalty
+    return BlockStatistics.from_blocks(problem.prior(row), problem.rows.groups(row.by_block)).penalty
 
 
 def in_one_block(problem: Problem) -> Problem:

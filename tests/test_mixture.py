@@ -12,7 +12,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from sparsegp import InputError
-from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixture
+from sparsegp.estimators.base import Estimator
+from sparsegp.predictive import Joint, NoiseMixture
 
 
 def mixture(n: int = 7, g_var: float = 0.8) -> NoiseMixture:
@@ -22,17 +23,17 @@ def mixture(n: int = 7, g_var: float = 0.8) -> NoiseMixture:
     )
 
 
-class Fixed(MixturePredictions):
+class Fixed(Estimator):
     """An estimator that always predicts the same mixture."""
 
     def __init__(self, fixed: NoiseMixture) -> None:
         self.fixed = fixed
 
-    def _mixture(self, X: Any, blocks: Any) -> NoiseMixture:
-        return self.fixed
+    def forecast(self, X: Any, latent: bool = False, blocks: Any = None) -> Any:
+        return self.fixed.latent if latent else self.fixed
 
-    def _latent_joint(self, X: Any, blocks: Any) -> tuple[np.ndarray, np.ndarray]:
-        return self.fixed.f_mean, np.diag(self.fixed.f_var)
+    def joint_forecast(self, X: Any, latent: bool = False, blocks: Any = None) -> Joint:
+        return Joint(self.forecast(X, latent), np.diag(self.fixed.f_var))
 
 
 def test_golden_log_density(golden: dict[str, Any]) -> None:
@@ -56,7 +57,7 @@ def test_density_equals_adaptive_integration_over_g(g_var: float) -> None:
 
 def test_density_is_the_derivative_of_the_distribution_function() -> None:
     moments = mixture()
-    y = moments.f_mean + np.linspace(-1.5, 1.5, 7)
+    y = moments.mean + np.linspace(-1.5, 1.5, 7)
     slope = (moments.cdf(y + 1e-5) - moments.cdf(y - 1e-5)) / 2e-5
     np.testing.assert_allclose(np.exp(moments.log_density(y)), slope, rtol=1e-6)
 
@@ -79,8 +80,8 @@ def test_quantiles_increase_and_are_symmetric() -> None:
     levels = np.array([0.01, 0.1, 0.5, 0.9, 0.99])
     quantiles = moments.quantiles(levels)
     assert (np.diff(quantiles, axis=1) > 0).all()
-    np.testing.assert_allclose(quantiles[:, 2], moments.f_mean, atol=1e-12)
-    centre = np.broadcast_to(2.0 * moments.f_mean[:, None], quantiles.shape)
+    np.testing.assert_allclose(quantiles[:, 2], moments.mean, atol=1e-12)
+    centre = np.broadcast_to(2.0 * moments.mean[:, None], quantiles.shape)
     np.testing.assert_allclose(quantiles + quantiles[:, ::-1], centre, atol=1e-10)
 
 
@@ -109,7 +110,7 @@ def test_samples_follow_the_mixture() -> None:
     np.testing.assert_array_equal(draws, again)
 
 
-def test_predictions_of_the_mixin_agree_with_the_mixture() -> None:
+def test_predictions_of_an_estimator_are_those_of_its_forecast() -> None:
     moments = mixture()
     model = Fixed(moments)
     mean, std = model.predict(None, return_std=True)

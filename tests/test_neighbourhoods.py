@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from sparsegp import kernels
-from sparsegp.committee import neighbourhoods
-from sparsegp.committee.neighbourhoods import Rounds, held_out_log_density, learn
 from sparsegp.data import Block
+from sparsegp.learning import neighbourhoods
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
+from sparsegp.learning.neighbourhoods import Rounds, held_out_log_density, learn
 
 QUICK = Rounds(counts=(4, 4, 4), n_rows=80, iterations=30, n_judged=40, n_neighbours=40)
 

@@ -8,16 +8,15 @@ import torch
 
 from problems import get_row
 from sparsegp import SparseGPRegressor
-from sparsegp.baselines.exact import ExactObjective
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.errors import FactorizationError, InputError
-from sparsegp.estimators.families import Problem, Start
-from sparsegp.estimators.stepping import anytime_fit
+from sparsegp.fit.pipeline import optimizer_within
+from sparsegp.fit.problem import Problem, Start
 from sparsegp.kernels import SquaredExponential
 from sparsegp.learning import natural, progressive, stochastic
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.objective import CollapsedObjective
+from sparsegp.learning.objective import CollapsedObjective, ExactObjective
 
 Climb = tuple[CollapsedObjective, Hyperparameters, Limits]
 
@@ -33,7 +32,7 @@ def climb(n_rows: int = 600) -> Climb:
     block = Block(torch.from_numpy(X), torch.from_numpy(y))
     hyper = Hyperparameters(SquaredExponential(1.0, [2.0, 2.0]), 0.5, block.X[:25].clone())
     return (
-        CollapsedObjective(Rows(block), get_row("vfe")),
+        CollapsedObjective(MemoryRows(block), get_row("vfe")),
         hyper,
         Limits((1e-6, 100.0), block.X.amin(0), block.X.amax(0)),
     )
@@ -122,10 +121,9 @@ def test_an_objective_without_rows_to_sample_is_refused() -> None:
         natural.maximize(ExactObjective(block), hyper, limits)
 
 
-def block_problem(optimizer: str | None, n_rows: int = 30_000, row: str = "pic") -> Problem:
-    block = Block(torch.zeros(n_rows, 1), torch.zeros(n_rows))
+def block_problem(optimizer: str, row: str = "pic") -> Problem:
     start = Start(SquaredExponential(), 0.1)
-    return Problem(Rows(block), get_row(row), start, "kmeans", 10, True, optimizer, np.random.default_rng(0))
+    return Problem(get_row(row), start, "kmeans", 10, np.random.default_rng(0), optimizer=optimizer)
 
 
 @pytest.mark.parametrize(
@@ -135,15 +133,14 @@ def block_problem(optimizer: str | None, n_rows: int = 30_000, row: str = "pic")
         ("auto", "pic", 100.0, "lbfgs"),
         ("auto", "vfe", 10.0, "auto"),
         ("lbfgs", "pic", 10.0, "lbfgs"),
-        (None, "pic", 10.0, None),
     ],
 )
 def test_blocks_learn_in_steps_where_the_time_has_few_evaluations(
-    optimizer: str | None, row: str, seconds: float, expected: str | None
+    optimizer: str, row: str, seconds: float, expected: str
 ) -> None:
     deadline = Deadline(seconds, lambda: 0.0, seconds_per_row=1e-4)
-    assert anytime_fit._optimizer(block_problem(optimizer, row=row), deadline) == expected
+    assert optimizer_within(deadline, block_problem(optimizer, row=row), 30_000) == expected
 
 
 def test_without_a_deadline_the_optimizer_stays() -> None:
-    assert anytime_fit._optimizer(block_problem("auto"), None) == "auto"
+    assert optimizer_within(None, block_problem("auto"), 30_000) == "auto"

@@ -1,12 +1,15 @@
 """fit of data from any source, in memory and beyond it: the same model wherever the rows come from."""
 
+from importlib import import_module
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
-from sparsegp.estimators.incoming import out_of_core
+from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels, load
+from sparsegp.engines import anytime_run
+from sparsegp.fit import pipeline
 
 N_ROWS = 3000
 
@@ -47,8 +50,8 @@ def source(kind, folder, X, y):
 
 
 @pytest.fixture
-def little_memory(monkeypatch):
-    monkeypatch.setattr(out_of_core, "MOST_ENTRIES", 2 * 1000)
+def little_memory(options):
+    options(opening={"most_entries": 2 * 1000})
 
 
 def model(**changes):
@@ -105,11 +108,11 @@ def test_learning_from_a_file_is_learning_from_its_arrays(tmp_path):
 
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("approximation", ["vfe", "fitc", "pep", "dtc"])
-def test_inference_beyond_memory_is_that_of_all_rows(approximation, tmp_path, monkeypatch):
+def test_inference_beyond_memory_is_that_of_all_rows(approximation, tmp_path, options):
     X, y = rows()
     (path,), given = source("parquet", tmp_path, X, y)
     streamed = model(approximation=approximation, learn_inducing=approximation != "dtc").fit(path, **given)
-    monkeypatch.setattr(out_of_core, "MOST_ENTRIES", 10**9)
+    options(opening={"most_entries": 10**9})
     kept = {"kernel": streamed.kernel_, "noise_var": streamed.noise_var_, "inducing": streamed.inducing_}
     held = model(approximation=approximation, optimizer=None, **kept).fit(X, y)
     assert streamed.log_evidence_ == pytest.approx(held.log_evidence_, rel=1e-8)
@@ -117,11 +120,11 @@ def test_inference_beyond_memory_is_that_of_all_rows(approximation, tmp_path, mo
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_learning_beyond_memory_reaches_what_memory_reaches(monkeypatch, tmp_path):
+def test_learning_beyond_memory_reaches_what_memory_reaches(options, tmp_path):
     X, y = rows()
     (path,), given = source("folder", tmp_path, X, y)
     streamed = model().fit(path, **given)
-    monkeypatch.setattr(out_of_core, "MOST_ENTRIES", 10**9)
+    options(opening={"most_entries": 10**9})
     held = model().fit(X, y)
     assert streamed.log_evidence_ > held.log_evidence_ - 0.02 * N_ROWS
 
@@ -196,3 +199,106 @@ def test_batches_that_can_be_read_only_once_are_refused():
     X, y = rows(100)
     with pytest.raises(InputError, match="read only once"):
         model().fit((X[k : k + 50], y[k : k + 50]) for k in (0, 50))
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("approximation", ["pitc", "pic", "block-pep"])
+def test_models_by_blocks_from_a_file_are_those_of_the_same_blocks_in_memory(approximation, tmp_path, options):
+    X, y = rows()
+    (path,), given = source("parquet", tmp_path, X, y)
+    found = given_model(approximation=approximation, n_blocks=12).fit(path, **given)
+    assert found.info_["passes"] == 3  # a scan, one to sort the rows into blocks, one to sum them up
+    assert (found.n_samples_seen_, found.info_["n_blocks"]) == (N_ROWS, found.model_.blocking.n_blocks)
+    options(opening={"most_entries": 10**9})
+    labels = found.model_.blocking.nearest(found.scaling_.tensor(X)).numpy()
+    # the same standardisation, which the first fit has from one pass
+    expected = given_model(approximation=approximation).fit(X, y, blocks=labels)
+    new, places = X[:60], labels[:60]
+    names = pa.table({"x": new[:, 0], "t": new[:, 1]})
+    mean, std = found.predict(names, return_std=True, blocks=places)
+    np.testing.assert_allclose(mean, expected.predict(new, blocks=places), rtol=1e-7)
+    np.testing.assert_allclose(std, expected.predict(new, return_std=True, blocks=places)[1], rtol=1e-6)
+    assert found.log_evidence_ == pytest.approx(expected.log_evidence_, rel=1e-8)
+
+
+@pytest.mark.usefixtures("little_memory", "brief_learning")
+def test_a_local_model_from_a_file_learns_saves_and_takes_rows(tmp_path):
+    X, y = rows()
+    (path,), given = source("parquet", tmp_path, X, y)
+    found = model(approximation="pic", n_blocks=10).fit(path, **given)
+    new = table(X, y).select(["x", "t"]).slice(0, 40)
+    before = found.predict(new, return_std=True)
+    found.save(tmp_path / "pic.sgp")
+    loaded = load(tmp_path / "pic.sgp")
+    np.testing.assert_array_equal(loaded.predict(new, return_std=True), before)
+    X_new, y_new = rows(30, seed=8)
+    for fitted in (found, loaded):
+        fitted.partial_fit(table(X_new, y_new), target="y").forget(table(X_new, y_new), target="y")
+        np.testing.assert_allclose(fitted.predict(new, return_std=True), before, rtol=1e-6, atol=1e-8)
+
+
+class Ticking:
+    """A clock that moves on by a fixed time whenever somebody looks."""
+
+    def __init__(self, seconds):
+        self.now, self.seconds = 0.0, seconds
+
+    def __call__(self):
+        self.now += self.seconds
+        return self.now
+
+
+@pytest.mark.usefixtures("little_memory", "brief_learning")
+@pytest.mark.parametrize("approximation", ["vfe", "pic"])
+def test_an_ample_budget_reaches_all_rows_of_a_file(approximation, tmp_path):
+    X, y = rows()
+    (path,), given = source("parquet", tmp_path, X, y)
+    found = model(approximation=approximation, time_budget=1e5, n_blocks=6).fit(path, **given)
+    budget = found.info_["budget"]
+    assert (budget["asked"], budget["fraction"], budget["reason"]) == (1e5, 1.0, pipeline.ONE_PASS)
+    assert found.n_samples_seen_ == N_ROWS
+    found.partial_fit(table(*rows(20, seed=3)), target="y")
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_short_budget_is_a_model_of_the_sample_and_says_so(tmp_path, options):
+    X, y = rows()
+    (path,), given = source("parquet", tmp_path, X, y)
+    options(clock=Ticking(1.0), steps={"first_rows": 100, "sketch_rows": 150})
+    with pytest.warns(UserWarning, match="shorter than one step"):
+        found = model(time_budget=12.0).fit(path, **given)
+    assert 0.0 < found.info_["budget"]["fraction"] < 1.0
+    assert np.isfinite(found.predict(table(X, y).select(["x", "t"]))).all()
+    with pytest.raises(InputError, match="part of its rows"):
+        found.partial_fit(table(X[:5], y[:5]), target="y")
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_scan_that_takes_too_long_is_cut_short(tmp_path, options, monkeypatch):
+    X, y = rows()
+    (path,), given = source("folder", tmp_path, X, y)
+    # the package has a function of the same name
+    monkeypatch.setattr(import_module("sparsegp.sources.scan"), "rows_per_batch", lambda n_features: 500)
+    options(clock=Ticking(1.0))
+    found = model(time_budget=20.0).fit(path, **given)
+    budget = found.info_["budget"]
+    assert found.n_samples_seen_ < N_ROWS
+    assert budget["fraction"] <= found.n_samples_seen_ / N_ROWS + 1e-9
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_anytime_inference_from_a_file_ends_at_the_exact_model(tmp_path):
+    X, y = rows()
+    (path,), given = source("parquet", tmp_path, X, y)
+    found = given_model(inference="anytime").fit(path, **given)
+    exact = given_model().fit(path, **given)
+    assert found.info_["budget"]["reason"] == anytime_run.EXACT
+    np.testing.assert_allclose(_moments(found, X), _moments(exact, X), rtol=1e-7)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_what_needs_its_rows_in_memory_reads_them_there(tmp_path):
+    X, y = rows(1200)
+    (path,), given = source("parquet", tmp_path, X, y)
+    found = given_model(window=1000).fit(path, **given).partial_fit(table(*rows(50, seed=2)), target="y")
+    assert found.n_samples_seen_ == 1000

@@ -1,4 +1,4 @@
-"""What a step draws and how far it goes: block sources, samplings, schedules, and the clipped gradient ascent."""
+"""What a step draws and how far it goes: block sources, samplings, schedules."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 import torch
 
+from papers.sampling import PROPORTIONAL, UNIFORM
 from problems import CHANGES, get_row, random_problem
+from sparsegp.data import GivenBlocks, RandomBlocks
 from sparsegp.engines import sampling, steps
-from sparsegp.engines.anytime import NaturalAscent
-from sparsegp.engines.divergence import kl_divergence
-from sparsegp.engines.gradient_ascent import GradientAscent, stable_rate
-from sparsegp.engines.sampling import PROPORTIONAL, UNIFORM, WITHOUT_REPLACEMENT, Draw, GivenBlocks, RandomBlocks
+from sparsegp.engines.sampling import WITHOUT_REPLACEMENT, Draw
 from sparsegp.errors import InputError
-from sparsegp.posterior import InducingPosterior
 from sparsegp.statistics import BlockStatistics
-from test_anytime import draw_of, take_steps, total_statistics
+
+
+def test_averaging_rates() -> None:
+    assert steps.Averaging().rate(3, 1, 4) == 0.25
+    assert steps.Averaging().rate(1, 3, 7) == pytest.approx(3 / 7)
 
 
 @pytest.mark.parametrize("scheme", [UNIFORM, PROPORTIONAL, WITHOUT_REPLACEMENT])
@@ -55,69 +57,6 @@ def test_blocks_come_as_often_as_their_chance_says(scheme: sampling.Sampling) ->
     assert counts[1] == 0
     assert sorted(fresh) == [0, 2, 3]
     np.testing.assert_allclose(weighted[sizes > 0] / 3000, 1.0, atol=0.15)
-
-
-def test_robbins_monro_with_replacement_converges_to_the_batch() -> None:
-    problem = random_problem(6)
-    prior = problem.prior(get_row("fitc"))
-    target = total_statistics(problem, prior)
-
-    def gap(n_steps: int) -> float:
-        errors = []
-        for seed in range(4):
-            draws = UNIFORM.draws(GivenBlocks(problem.rows).sizes, 1, np.random.default_rng(seed))
-            engine = NaturalAscent(prior, steps.RobbinsMonro(1.0, 0.7, 0.9))
-            state = take_steps(engine, problem.rows, draws, n_steps)
-            errors.append(float((state.iterate.precision - target.precision).norm() / target.precision.norm()))
-        return float(np.mean(errors))
-
-    assert gap(200) < 0.5 * gap(10)
-
-
-def test_schedules() -> None:
-    assert steps.Averaging().rate(3, 1, 4) == 0.25
-    assert steps.RobbinsMonro(0.5, 2.0, 0.8).rate(3, 1, 4) == pytest.approx(0.5 / (1 + 2.0 * 0.5 * 3) ** 0.8)
-    for make in (
-        lambda: steps.Constant(0.0),
-        lambda: steps.Constant(1.01),
-        lambda: steps.RobbinsMonro(1.5),
-        lambda: steps.RobbinsMonro(1.0, 1.0, 0.5),
-        lambda: steps.RobbinsMonro(1.0, 0.0, 0.8),
-    ):
-        with pytest.raises(InputError, match="got"):
-            make()
-
-
-@pytest.mark.parametrize("whitened", [True, False])
-def test_gradient_ascent_is_clipped_where_it_would_break(whitened: bool) -> None:
-    problem = random_problem(7)
-    prior = problem.prior(get_row("fitc"))
-    engine = GradientAscent(prior, steps.Constant(1.0), whitened=whitened)
-    draws = UNIFORM.draws(GivenBlocks(problem.rows).sizes, 1, np.random.default_rng(0))
-    state = engine.init()
-    for _, draw in zip(range(40), draws, strict=False):
-        state, info = engine.step(state, draw, [problem.rows.block(k) for k in draw.index])
-        assert info.rate == info.stable_rate < 1.0
-        assert float(torch.linalg.eigvalsh(state.covariance).min()) > 0.0
-        assert bool(torch.isfinite(engine.posterior(state).mean).all())
-    # Sigma = 0.1 I, Lambda = 100 I and rho = 0.01: the plain step is indefinite, half the bound is not
-    precision, covariance = 100.0 * torch.eye(3, dtype=torch.float64), 0.1 * torch.eye(3, dtype=torch.float64)
-    plain = covariance + 0.005 * (torch.linalg.inv(covariance) - precision)
-    clipped = covariance + 0.5 * stable_rate(precision) * (torch.linalg.inv(covariance) - precision)
-    assert float(plain.diagonal().min()) < 0.0 < float(clipped.diagonal().min())
-
-
-def test_gradient_ascent_approaches_the_batch_posterior() -> None:
-    problem = replace(random_problem(9), noise_var=2.0)
-    prior = problem.prior(get_row("dtc"))
-    best = InducingPosterior.from_statistics(total_statistics(problem, prior))
-    engine = GradientAscent(prior, steps.Constant(1.0))
-    state = engine.init()
-    divergence = [kl_divergence(engine.posterior(state), best)]
-    for _ in range(60):
-        state, _ = engine.step(state, draw_of((0, 1, 2, 3), 1.0), list(problem.rows.blocks()))
-        divergence.append(kl_divergence(engine.posterior(state), best))
-    assert divergence[-1] < 1e-3 * divergence[0]
 
 
 @pytest.mark.parametrize("block_rows", [1, 3, 50])

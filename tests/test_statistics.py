@@ -17,11 +17,12 @@ from problems import (
     agree,
     get_row,
     random_problem,
+    unwhitened,
     with_row_noise,
     with_weights,
 )
 from sparsegp import FingerprintError, approximations, kernels
-from sparsegp.data import CHUNK_ROWS, Block, Rows
+from sparsegp.data import CHUNK_ROWS, Block, MemoryRows
 from sparsegp.kernels import Kernel
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.prior import SparsePrior
@@ -113,7 +114,7 @@ def test_zero_is_neutral_and_is_the_prior(seed: int, name: str) -> None:
     q = InducingPosterior.from_statistics(zero)
     assert log_evidence(zero, q) == 0.0
     with torch.no_grad():
-        agree(q.unwhitened(prior), (torch.zeros(prior.n_inducing), prior.kernel(prior.inducing)), rtol=1e-12)
+        agree(unwhitened(q, prior), (torch.zeros(prior.n_inducing), prior.kernel(prior.inducing)), rtol=1e-12)
 
 
 @laws
@@ -219,7 +220,7 @@ def test_blocks_of_rows_are_views_in_order_and_subsets_keep_whole_blocks() -> No
     for got, expected in ((chosen.block(0), rows.block(2)), (chosen.block(1), rows.block(1))):
         assert all(torch.equal(getattr(got, f), getattr(expected, f)) for f in ("X", "y", "noise_var", "weight"))
     assert rows.all.n_rows == float(problem.weight.sum())
-    assert Rows(Block(problem.X, problem.y)).subset(torch.tensor([3, 1])).all.y.tolist() == [
+    assert MemoryRows(Block(problem.X, problem.y)).subset(torch.tensor([3, 1])).all.y.tolist() == [
         float(problem.y[3]),
         float(problem.y[1]),
     ]

@@ -10,9 +10,8 @@ import torch
 
 from problems import CHANGES, INDUCING_ROWS, Problem, get_row, random_problem, tensor
 from sparsegp import kernels
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, BlockSource, GivenBlocks, MemoryRows, RandomBlocks
 from sparsegp.engines.divergence import expected_log_likelihood
-from sparsegp.engines.sampling import GivenBlocks, RandomBlocks
 from sparsegp.errors import InputError
 from sparsegp.learning import stochastic
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
@@ -43,6 +42,10 @@ def block_gradients(problem: Problem, name: str, q: InducingPosterior, blocks: l
 
 def near(got: np.ndarray, expected: np.ndarray, rtol: float) -> None:
     np.testing.assert_allclose(got, expected, rtol=0.0, atol=rtol * np.abs(expected).max())
+
+
+def blocks_of(rows: MemoryRows, name: str) -> BlockSource:
+    return rows.draws(stochastic.BLOCK_ROWS, np.random.default_rng(0), by_block=get_row(name).by_block)
 
 
 @pytest.mark.parametrize("change", ["plain", *CHANGES])
@@ -92,7 +95,7 @@ def test_gradients_of_several_blocks_add_up() -> None:
         near(hyper.gradient(), block_gradients(problem, name, q, blocks).sum(0), 1e-10)
 
 
-def learning_rows(n: int = 800) -> Rows:
+def learning_rows(n: int = 800) -> MemoryRows:
     """Rows sorted into 16 cells of a grid."""
     rng = np.random.default_rng(5)
     X = rng.uniform(-2.0, 2.0, (n, 2))
@@ -101,7 +104,7 @@ def learning_rows(n: int = 800) -> Rows:
     X, cell = X[order], cell[order]
     y = np.sin(2.5 * X[:, 0]) * np.cos(1.5 * X[:, 1]) + 0.2 * rng.normal(size=n)
     offsets = np.concatenate([[0], np.cumsum(np.bincount(cell, minlength=16))])
-    return Rows(Block(tensor(X), tensor(y)), torch.from_numpy(offsets))
+    return MemoryRows(Block(tensor(X), tensor(y)), torch.from_numpy(offsets))
 
 
 def wrong_start() -> Hyperparameters:
@@ -137,13 +140,25 @@ def test_learning_from_rows_respects_limits_and_the_listener() -> None:
     rows, hyper = learning_rows(300), wrong_start()
     narrow = Limits((0.4, 0.6), torch.full((2,), -1.6, dtype=torch.float64), torch.full((2,), 1.6, dtype=torch.float64))
     result = stochastic.learn(
-        Rows(rows.all), get_row("vfe"), hyper, narrow, rng=np.random.default_rng(0), steps=50, blocks_per_step=2
+        blocks_of(MemoryRows(rows.all), "vfe"),
+        get_row("vfe"),
+        hyper,
+        narrow,
+        rng=np.random.default_rng(0),
+        steps=50,
+        blocks_per_step=2,
     )
     assert 0.4 <= float(hyper.noise_var) <= 0.6
     assert float(hyper.inducing.detach().abs().max()) <= 1.6 + 1e-12
     assert result.reason == "budget used"
     stopped = stochastic.learn(
-        rows, get_row("pitc"), hyper, narrow, rng=np.random.default_rng(0), seconds=60.0, on_step=lambda step: True
+        blocks_of(rows, "pitc"),
+        get_row("pitc"),
+        hyper,
+        narrow,
+        rng=np.random.default_rng(0),
+        seconds=60.0,
+        on_step=lambda step: True,
     )
     assert (stopped.iterations, stopped.stopped) == (1, True)
 
@@ -156,7 +171,7 @@ def test_seconds_are_those_of_the_clock() -> None:
         return False
 
     result = stochastic.learn(
-        rows,
+        blocks_of(rows, "pitc"),
         get_row("pitc"),
         hyper,
         WIDE,
@@ -170,10 +185,10 @@ def test_seconds_are_those_of_the_clock() -> None:
 
 def test_what_is_fixed_stays_and_known_noise_is_not_learned() -> None:
     rows = learning_rows(200)
-    known = Rows(replace(rows.all, noise_var=torch.full_like(rows.all.y, 0.05)), rows.offsets)
+    known = MemoryRows(replace(rows.all, noise_var=torch.full_like(rows.all.y, 0.05)), rows.offsets)
     start = wrong_start()
     hyper = Hyperparameters(start.kernel, 0.5, start.inducing, learn_inducing=False)
-    stochastic.learn(known, get_row("vfe"), hyper, WIDE, rng=np.random.default_rng(0), steps=30)
+    stochastic.learn(blocks_of(known, "vfe"), get_row("vfe"), hyper, WIDE, rng=np.random.default_rng(0), steps=30)
     assert float(hyper.noise_var) == pytest.approx(0.5)
     assert torch.equal(hyper.inducing, start.inducing)
     assert not torch.equal(hyper.kernel.lengthscales, start.kernel.lengthscales)
@@ -191,7 +206,9 @@ def test_a_failed_factorisation_leads_back(monkeypatch: pytest.MonkeyPatch) -> N
         return build(*arguments, **options)
 
     monkeypatch.setattr(stochastic.SparsePrior, "build", failing)
-    result = stochastic.learn(rows, get_row("pitc"), hyper, WIDE, rng=np.random.default_rng(0), steps=40)
+    result = stochastic.learn(
+        blocks_of(rows, "pitc"), get_row("pitc"), hyper, WIDE, rng=np.random.default_rng(0), steps=40
+    )
     assert result.iterations == 40
     assert np.isfinite(hyper.vector()).all()
     assert np.isfinite(result.objective)
@@ -201,5 +218,10 @@ def test_a_failed_factorisation_leads_back(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_budget_is_needed(budget: dict[str, float]) -> None:
     with pytest.raises(InputError, match="seconds > 0 or steps >= 1"):
         stochastic.learn(
-            learning_rows(100), get_row("vfe"), wrong_start(), WIDE, rng=np.random.default_rng(0), **budget
+            blocks_of(learning_rows(100), "vfe"),
+            get_row("vfe"),
+            wrong_start(),
+            WIDE,
+            rng=np.random.default_rng(0),
+            **budget,
         )

@@ -12,13 +12,12 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from problems import agree, get_row, random_problem, tensor
+from problems import agree, get_row, random_problem, tensor, unwhitened
 from sparsegp import kernels
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.heteroscedastic import stochastic
-from sparsegp.heteroscedastic.bound import BoundState
+from sparsegp.heteroscedastic.bound import BoundState, ProfiledBound
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
-from sparsegp.heteroscedastic.objective import ProfiledBound
 from sparsegp.heteroscedastic.stochastic import Factorised
 from sparsegp.learning.hyperparameters import Limits
 from sparsegp.posterior import InducingPosterior
@@ -39,10 +38,10 @@ def golden_hyper(golden: Golden) -> JointHyperparameters:
     )
 
 
-def given_q(prior: SparsePrior, mean: list[float], share: float) -> InducingPosterior:
-    """N(mean, share K + 0.05 I)."""
+def given_q(prior: SparsePrior, mean: list[float], fraction: float) -> InducingPosterior:
+    """N(mean, fraction K + 0.05 I)."""
     K = prior.Luu.factor @ prior.Luu.factor.mT
-    return InducingPosterior.from_moments(prior, tensor(mean), share * K + 0.05 * torch.eye(len(mean)).double())
+    return InducingPosterior.from_moments(prior, tensor(mean), fraction * K + 0.05 * torch.eye(len(mean)).double())
 
 
 def golden_state(golden: Golden) -> tuple[Factorised, Block]:
@@ -74,7 +73,7 @@ def test_golden_natural_step_on_f(golden: Golden) -> None:
     state, block = golden_state(golden)
     expected = golden["svshgp"]["natural_step_f_gamma0p1"]
     stepped = state.stepped_f(block, 1.0, 0.1)
-    agree(stepped.q.unwhitened(state.prior), (expected["mu"], expected["Sigma"]))
+    agree(unwhitened(stepped.q, state.prior), (expected["mu"], expected["Sigma"]))
     assert stepped.value(block) == pytest.approx(expected["F_after"], rel=1e-8)
 
 
@@ -84,7 +83,7 @@ def test_golden_natural_step_on_g(golden: Golden, name: str, rows: int, scale: f
     expected = golden["svshgp"][f"natural_step_g_gamma0p1{name}"]
     part = block.take(slice(0, rows))
     stepped = state.stepped_g(part, scale, 0.1)
-    mean, covariance = stepped.process.q.unwhitened(state.process.prior)
+    mean, covariance = unwhitened(stepped.process.q, state.process.prior)
     agree((mean - 1.2, covariance), (expected["mu"], expected["Sigma"]))
     assert stepped.value(part, scale) == pytest.approx(expected["F_after"], rel=1e-8)
 
@@ -92,7 +91,7 @@ def test_golden_natural_step_on_g(golden: Golden, name: str, rows: int, scale: f
 def test_full_natural_step_on_f_gives_the_collapsed_bound(golden: Golden) -> None:
     """F = F_V - KL(q(f_m) || q*(f_m)): a step of one is the exact maximum over q(f_m)."""
     state, block = golden_state(golden)
-    collapsed = BoundState.evaluate(state.prior, state.process, Rows(block)).value
+    collapsed = BoundState.evaluate(state.prior, state.process, MemoryRows(block)).value
     assert state.stepped_f(block, 1.0, 1.0).value(block) == pytest.approx(collapsed, rel=1e-10)
     assert state.value(block) < collapsed
 
@@ -142,11 +141,11 @@ def test_any_step_on_any_batch_keeps_both_posteriors_positive_definite(seed: int
             assert bool(torch.isfinite(q.mean).all())
 
 
-def toy(n: int = 400) -> Rows:
+def toy(n: int = 400) -> MemoryRows:
     rng = np.random.default_rng(4)
     X = rng.uniform(-4.0, 4.0, (n, 1))
     std = 0.05 + 0.4 / (1.0 + np.exp(-2.0 * X[:, 0]))
-    return Rows(Block(tensor(X), tensor(np.sin(X[:, 0]) + std * rng.standard_normal(n))))
+    return MemoryRows(Block(tensor(X), tensor(np.sin(X[:, 0]) + std * rng.standard_normal(n))))
 
 
 def test_minibatches_come_near_the_bound_of_all_rows() -> None:

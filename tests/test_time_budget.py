@@ -1,13 +1,15 @@
 """Time budgets, by a clock that only computations advance: the deadline holds, and more time gives more."""
 
+from time import perf_counter
+
 import numpy as np
 import pytest
 import torch
 
 from sparsegp import InputError, SparseGPRegressor, approximations
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.engines import anytime, anytime_run, batch
-from sparsegp.estimators.stepping import anytime_fit, budget, reach
+from sparsegp.fit import affordable, pipeline
 from sparsegp.kernels import SquaredExponential
 from sparsegp.learning import lbfgs, progressive
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline, OutOfTime
@@ -23,16 +25,14 @@ PASS_SECONDS = N_ROWS * SECONDS_PER_ROW
 class FakeTime:
     """Inference of a row takes SECONDS_PER_ROW, an evaluation with gradient three times as long per row."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, options):
         self.now = 0.0
         self._patch(monkeypatch, batch, "statistics_of", lambda prior, rows: len(rows))
         self._patch(
-            monkeypatch, anytime.NaturalAscent, "step", lambda engine, state, draw, blocks: sum(map(len, blocks))
+            monkeypatch, anytime.NaturalAscent, "fold", lambda engine, state, draw, parts: sum(p.n_rows for p in parts)
         )
         self._patch(monkeypatch, CollapsedObjective, "value_and_gradient", lambda own, _: 3 * own.n_rows)
-        monkeypatch.setattr(budget, "now", lambda: self.now)
-        monkeypatch.setattr(anytime_fit, "FIRST_ROWS", 100)
-        monkeypatch.setattr(anytime_fit, "SKETCH_ROWS", 150)
+        options(clock=lambda: self.now, steps={"first_rows": 100, "sketch_rows": 150})
         monkeypatch.setattr(progressive, "FEWEST_ROWS", 20)
 
     def _patch(self, monkeypatch, owner, name, rows_of):
@@ -46,8 +46,8 @@ class FakeTime:
 
 
 @pytest.fixture
-def time(monkeypatch):
-    return FakeTime(monkeypatch)
+def time(monkeypatch, options):
+    return FakeTime(monkeypatch, options)
 
 
 def limited(seconds, **changes):
@@ -84,7 +84,7 @@ def test_more_time_gives_more_rows_and_more_learning(time):
         reports.append(gp.info_["budget"])
         evaluations.append(gp.info_["evaluations"])
     assert [r["reason"] for r in reports[:2]] == [anytime_run.TIME_IS_UP] * 2
-    assert [r["reason"] for r in reports[2:]] == [anytime_fit.ONE_PASS] * 2
+    assert [r["reason"] for r in reports[2:]] == [pipeline.ONE_PASS] * 2
     assert reports[0]["fraction"] < reports[1]["fraction"] < reports[2]["fraction"] == reports[3]["fraction"] == 1.0
     assert evaluations[0] < evaluations[1] < evaluations[2] < evaluations[3]
 
@@ -123,33 +123,34 @@ def test_the_time_of_the_reader_counts(time):
 @pytest.mark.parametrize("rows", [N_ROWS, 300])
 def test_blocks_are_made_of_the_rows_within_reach(rows, time, monkeypatch):
     X, y = wave(N_ROWS)
-    affordable = reach.SHARE_FOR_BLOCKS * 40.0 / rows
-    monkeypatch.setattr(reach, "_scan_seconds", lambda *_: 0.9 * affordable / reach.SCOUT_SCANS)
-    monkeypatch.setattr(reach, "_pair_seconds", lambda *_: 0.0)
-    monkeypatch.setattr(reach, "worth_scouting", lambda _: False)
+    seconds = affordable.FRACTIONS.blocks * 40.0 / rows
+    monkeypatch.setattr(affordable, "_scan_seconds", lambda *_: 0.9 * seconds / affordable.FRACTIONS.start_scans)
+    monkeypatch.setattr(affordable, "_pair_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(affordable, "worth_a_local_start", lambda _: False)
     gp = limited(40.0, approximation="pic", n_blocks=24).fit(X, y)
     report = gp.info_["budget"]
     assert time.now <= 1.1 * 40.0 + 1.0
     assert np.isfinite(gp.predict(X)).all()
     if rows == N_ROWS:
-        assert (report["reason"], report["fraction"]) == (anytime_fit.ONE_PASS, 1.0)
+        assert (report["reason"], report["fraction"]) == (pipeline.ONE_PASS, 1.0)
     else:
         assert report["reason"] == anytime_run.TIME_IS_UP
         assert report["fraction"] == pytest.approx(rows / N_ROWS)
 
 
 @pytest.mark.parametrize("approximation", ["exact", "sod"])
-def test_dense_models_stop_learning_at_the_deadline(approximation, monkeypatch):
+def test_dense_models_stop_learning_at_the_deadline(approximation, options):
     now = [0.0]
 
     def clock():
         now[0] += 0.5
         return now[0]
 
-    monkeypatch.setattr(budget, "now", clock)
+    options(clock=clock)
     X, y = wave(60)
     gp = limited(6.0, approximation=approximation, n_inducing=30).fit(X, y)
     assert gp.info_["stages"][-1].reason == OUT_OF_TIME
+    options(clock=perf_counter)
     full = SparseGPRegressor(approximation=approximation, n_inducing=30, random_state=0).fit(X, y)
     assert gp.info_["evaluations"] < full.info_["evaluations"]
     assert gp.info_["budget"]["fraction"] == 1.0
@@ -174,7 +175,7 @@ def problem():
     block = Block(torch.from_numpy(X), torch.from_numpy(y))
     hyper = Hyperparameters(SquaredExponential(1.0, [1.0, 1.0]), 0.1, block.X[:10], learn_inducing=False)
     limits = Limits((1e-6, 100.0), block.X.amin(0), block.X.amax(0))
-    return CollapsedObjective(Rows(block), approximations.get("vfe")), hyper, limits
+    return CollapsedObjective(MemoryRows(block), approximations.get("vfe")), hyper, limits
 
 
 @pytest.mark.parametrize("optimizer", ["lbfgs", "adam", "srgp"])

@@ -1,4 +1,4 @@
-"""The heteroscedastic bound: golden values, gradients, the natural ascent, and the limits it must reach."""
+"""The heteroscedastic bound: gradients, the natural ascent, and the limits it must reach."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 
 from problems import Problem, agree, get_row, random_problem, tensor, with_weights
 from sparsegp import approximations, kernels
-from sparsegp.data import Block, Rows
-from sparsegp.engines import batch
+from sparsegp.data import Block, MemoryRows
 from sparsegp.heteroscedastic import learning
-from sparsegp.heteroscedastic.bound import BoundState, natural_ascent
+from sparsegp.heteroscedastic.bound import BoundState, ProfiledBound, natural_ascent
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
-from sparsegp.heteroscedastic.noise_limits import limited, reaction
-from sparsegp.heteroscedastic.noise_process import NoiseProcess
-from sparsegp.heteroscedastic.objective import LambdaBound, ProfiledBound
+from sparsegp.heteroscedastic.process import NoiseProcess, limit_slope, limited
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.lbfgs import maximize
 from sparsegp.learning.objective import CollapsedObjective
@@ -32,30 +28,11 @@ ANY_NOISE = (1e-12, 1e12)
 Golden = Mapping[str, Any]
 
 
-def golden_hyper(golden: Golden) -> JointHyperparameters:
-    lam = 0.5 + 0.3 * torch.sin(torch.arange(20, dtype=torch.float64) + 1.0)
-    return JointHyperparameters(
-        kernels.SquaredExponential(1.5, 0.8),
-        tensor(golden["meta"]["U"])[:, None],
-        kernels.SquaredExponential(0.7, 1.5),
-        tensor([-2.0, 0.0, 2.0])[:, None],
-        -1.2,
-        log_lambda=lam.log(),
-    )
-
-
-def golden_rows(golden: Golden) -> Rows:
-    return Rows(Block(tensor(golden["data"]["X"])[:, None], tensor(golden["data"]["y"])))
-
-
-def joint_hyper(problem: Problem, seed: int = 5, *, with_lambda: bool = False) -> JointHyperparameters:
+def joint_hyper(problem: Problem, seed: int = 5) -> JointHyperparameters:
     rng = np.random.default_rng(seed)
     noise_inducing = problem.inducing[::2] + torch.from_numpy(rng.normal(0.0, 0.2, problem.inducing[::2].shape))
-    log_lambda = torch.from_numpy(np.log(rng.uniform(0.2, 0.9, len(problem.y)))) if with_lambda else None
     noise_kernel = kernels.SquaredExponential(rng.uniform(0.4, 1.2), rng.uniform(0.8, 1.8, problem.X.shape[1]))
-    return JointHyperparameters(
-        problem.kernel, problem.inducing, noise_kernel, noise_inducing, -1.7, log_lambda=log_lambda
-    )
+    return JointHyperparameters(problem.kernel, problem.inducing, noise_kernel, noise_inducing, -1.7)
 
 
 def tight(problem: Problem, name: str) -> ProfiledBound:
@@ -79,83 +56,10 @@ def check_gradient(objective: Any, hyper: JointHyperparameters, rtol: float) -> 
         assert gradient @ direction == pytest.approx(expected, abs=rtol * size)
 
 
-def test_golden_bound_and_its_terms(golden: Golden) -> None:
-    hyper, expected = golden_hyper(golden), golden["vshgp"]
-    state = LambdaBound(golden_rows(golden), get_row("vfe"), ANY_NOISE).state(hyper)
-    terms = state.terms
-    got = (state.value, [terms.evidence, terms.spread, terms.penalty, terms.divergence])
-    agree(got, (expected["F"], expected["F_terms"]))
-    mean, covariance = state.process.q.unwhitened(state.process.prior)
-    agree((mean + hyper.noise_mean.item(), covariance), (expected["mu_u"], expected["Sigma_u"]))
-
-
-def test_golden_gradient(golden: Golden) -> None:
-    hyper, expected = golden_hyper(golden), golden["vshgp"]["grad"]
-    LambdaBound(golden_rows(golden), get_row("vfe"), ANY_NOISE).value_and_gradient(hyper)
-    parameters = {
-        "log_lambda": hyper.log_lambda,
-        "log_ell_f": hyper.kernel.log_lengthscales,
-        "log_sf2": hyper.kernel.log_variance,
-        "log_ell_g": hyper.noise_kernel.log_lengthscales,
-        "log_sg2": hyper.noise_kernel.log_variance,
-        "mu0": hyper.noise_mean,
-        "Xm": hyper.inducing,
-        "Xu": hyper.noise_inducing,
-    }
-    assert set(parameters) == set(expected)
-    for name, parameter in parameters.items():
-        agree((parameter.grad.ravel(),), (np.ravel(expected[name]),))
-
-
-def test_golden_predictions(golden: Golden) -> None:
-    hyper, expected = golden_hyper(golden), golden["vshgp"]["predict"]
-    state = LambdaBound(golden_rows(golden), get_row("vfe"), ANY_NOISE).state(hyper)
-    at = tensor(golden["meta"]["Xs"])[:, None]
-    _, posterior, _ = batch.infer(state.f_prior, state.rows)
-    agree(
-        (*posterior.marginals(at), *state.process.predict(at)),
-        tuple(expected[name] for name in ("mu_f", "var_f", "mu_g", "var_g")),
-    )
-
-
-def test_golden_experts_add_up(golden: Golden) -> None:
-    """Two experts with shared kernels and mean: bounds and gradients of the shared part are sums."""
-    expected, rows = golden["dvshgp"], golden_rows(golden).all
-    lam = golden_hyper(golden).log_lambda.detach()
-    own = {
-        0: ([-2.2, -1.0, 0.0], [-1.8, -0.4]),
-        1: ([0.8, 1.9, 2.9], [1.0, 2.4]),
-    }
-    values, gradient = [], 0.0
-    for k, (inducing, noise_inducing) in own.items():
-        index = ((rows.X[:, 0] >= 0.4) == bool(k)).nonzero()[:, 0]
-        hyper = JointHyperparameters(
-            kernels.SquaredExponential(1.5, 0.8),
-            tensor(inducing)[:, None],
-            kernels.SquaredExponential(0.7, 1.5),
-            tensor(noise_inducing)[:, None],
-            -1.2,
-            log_lambda=lam[index],
-        )
-        values.append(LambdaBound(Rows(rows.take(index)), get_row("vfe"), ANY_NOISE).value_and_gradient(hyper))
-        gradient = gradient + hyper.gradient()[hyper.shared_mask()]
-    agree((values,), (expected["F_experts"],))
-    noise_mean, _, log_ell_f, _, log_ell_g = gradient
-    shared = expected["grad_shared"]
-    agree((log_ell_f, log_ell_g, noise_mean), (shared["log_ell_f"], shared["log_ell_g"], shared["mu0"]))
-
-
 @pytest.mark.parametrize("name", ["dtc", "vfe", "fitc", "pep", "pic", "with blocks"])
 def test_gradient_of_the_profiled_bound(name: str) -> None:
     problem = random_problem(11)
     check_gradient(tight(problem, name), joint_hyper(problem), rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["vfe", "fitc", "pic"])
-def test_gradient_in_lambda_with_weights(name: str) -> None:
-    problem = with_weights(random_problem(13, "matern32"))
-    objective = LambdaBound(problem.rows, get_row(name), ANY_NOISE)
-    check_gradient(objective, joint_hyper(problem, with_lambda=True), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["dtc", "vfe", "fitc", "pep", "pitc", "block-pep", "all shapes"])
@@ -167,17 +71,17 @@ def test_slopes_are_derivatives_of_the_rows_objective(name: str, weighted: bool)
     hyper = joint_hyper(problem)
     process = NoiseProcess.at_prior(hyper.noise_kernel, hyper.noise_inducing, -1.7, ANY_NOISE)
     state = BoundState.evaluate(problem.prior(get_row(name)), process, problem.rows)
-    slopes = state.slopes()
+    slopes, rows = state.row_noise.slopes, state.row_noise.rows
     plain = Hyperparameters(problem.kernel, 1.0, problem.inducing)
 
     def moved(log_R: np.ndarray) -> float:
-        block = replace(state.rows.all, noise_var=torch.from_numpy(log_R).exp())
-        return CollapsedObjective(Rows(block, state.rows.offsets), get_row(name)).value(plain)
+        block = replace(rows.all, noise_var=torch.from_numpy(log_R).exp())
+        return CollapsedObjective(MemoryRows(block, rows.offsets), get_row(name)).value(plain)
 
-    expected = oracle.gradient(moved, state.rows.all.noise_var.log().numpy(), 1e-5)
+    expected = oracle.gradient(moved, rows.all.noise_var.log().numpy(), 1e-5)
     np.testing.assert_allclose(slopes.slope.numpy(), expected, rtol=1e-6, atol=1e-7)
     assert float(slopes.lam.min()) >= 0.0
-    weight = 1.0 if problem.weight is None else state.rows.all.weight
+    weight = 1.0 if problem.weight is None else rows.all.weight
     np.testing.assert_allclose(slopes.lam, slopes.slope + 0.5 * weight, rtol=1e-12)
 
 
@@ -196,69 +100,15 @@ def test_ascent_never_descends_and_stays_positive_definite(seed: int, name: str)
     assert (np.diff(values) >= -1e-10).all()
 
 
-def test_natural_ascent_reaches_the_optimum_of_lambda() -> None:
-    """L-BFGS over one log Lambda a row and the natural ascent end at the same bound (math: section 5.3)."""
-    problem = random_problem(23)
-    hyper = joint_hyper(problem, with_lambda=True)
-    objective = LambdaBound(problem.rows, get_row("vfe"), ANY_NOISE)
-    ascent = tight(problem, "vfe").ascend(hyper)
-    with hyper.only_lambda():
-
-        def loss(vector: np.ndarray) -> tuple[float, np.ndarray]:
-            hyper.load_vector(vector)
-            return -objective.value_and_gradient(hyper), -hyper.gradient()
-
-        start = hyper.vector()
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 1e-15})
-    assert len(start) == len(problem.y)
-    assert -found.fun == pytest.approx(ascent.state.value, abs=2e-4)
-    assert ascent.state.value >= -found.fun - 1e-9
-    assert ascent.evaluations < 60
-
-
-def test_the_optimum_is_a_fixed_point_in_lambda() -> None:
-    """At the optimum, Lambda = slopes' lambda reproduces q(g_u): nothing is lost by one parameter a row."""
-    problem = random_problem(29)
-    ascent = tight(problem, "vfe").ascend(joint_hyper(problem))
-    again = ascent.state.process.from_lambda(problem.rows.all.X, ascent.slopes.lam, torch.ones(len(problem.y)).double())
-    agree((again.q.mean, again.q.covariance), (ascent.state.process.q.mean, ascent.state.process.q.covariance), 1e-5)
-
-
 @pytest.mark.parametrize("name", ["vfe", "fitc", "pic"])
 def test_no_noise_variation_gives_the_homoscedastic_row(name: str) -> None:
-    """sg2 -> 0: the row itself with noise exp(mu0) (math: section 5.6)."""
+    """sg2 -> 0: the row itself with noise exp(mu0)."""
     problem = random_problem(31)
     still = kernels.SquaredExponential(1e-12, 1.0)
     process = NoiseProcess.at_prior(still, problem.inducing, np.log(problem.noise_var), ANY_NOISE)
     ascent = natural_ascent(problem.prior(get_row(name)), process, problem.rows)
     _, evidence = problem.infer(get_row(name))
     assert ascent.state.value == pytest.approx(evidence, abs=1e-7)
-
-
-def dense_vhgp(problem: Problem, hyper: JointHyperparameters, lam: torch.Tensor) -> float:
-    """The marginalised bound of the full model (no inducing inputs), densely: VHGP."""
-    with torch.no_grad():
-        Kf, Kg = hyper.kernel(problem.X), hyper.noise_kernel(problem.X)
-    n, c = len(problem.y), lam - 0.5
-    Sigma = torch.linalg.inv(torch.linalg.inv(Kg) + torch.diag(lam))
-    mu = -1.7 + Kg @ c
-    R = torch.exp(mu - 0.5 * Sigma.diagonal())
-    likelihood = torch.distributions.MultivariateNormal(torch.zeros(n).double(), Kf + torch.diag(R))
-    prior = torch.distributions.MultivariateNormal(torch.full((n,), -1.7).double(), Kg)
-    q = torch.distributions.MultivariateNormal(mu, 0.5 * (Sigma + Sigma.mT))
-    divergence = torch.distributions.kl_divergence(q, prior)
-    return float(likelihood.log_prob(problem.y) - 0.25 * Sigma.trace() - divergence)
-
-
-def test_inducing_inputs_at_the_data_give_vhgp() -> None:
-    X = torch.linspace(-3.0, 3.0, 14, dtype=torch.float64)[:, None]
-    y = torch.sin(2.0 * X[:, 0]) + 0.3 * torch.cos(11.0 * X[:, 0])
-    problem = replace(random_problem(37, n_dims=1), X=X, y=y, inducing=X, labels=torch.zeros(14, dtype=torch.int64))
-    lam = torch.from_numpy(np.random.default_rng(3).uniform(0.2, 0.9, 14))
-    noise_kernel = kernels.Matern32(0.8, 0.7)
-    hyper = JointHyperparameters(kernels.Matern32(1.3, 0.9), X, noise_kernel, X, -1.7, log_lambda=lam.log())
-    got = LambdaBound(Rows(Block(X, y)), get_row("vfe"), ANY_NOISE).value(hyper)
-    assert got == pytest.approx(dense_vhgp(problem, hyper, lam), rel=1e-9)
 
 
 NARROW = (0.1, 0.2)
@@ -270,22 +120,22 @@ def test_noise_stays_inside_its_limits(name: str) -> None:
     problem = random_problem(41)
     bound = ProfiledBound(problem.rows, get_row(name), NARROW, tolerance=1e-14, max_steps=400)
     ascent = bound.ascend(joint_hyper(problem))
-    R = ascent.state.rows.all.noise_var
+    R = ascent.state.row_noise.moments.R
     assert NARROW[0] <= float(R.min()) <= float(R.max()) <= NARROW[1]
-    assert float(ascent.state.reaction.min()) < 0.75
+    assert float(ascent.state.row_noise.moments.limit_slope.min()) < 0.75
     check_gradient(bound, joint_hyper(problem), rtol=1e-5)
 
 
 @given(st.floats(-60.0, 60.0), st.floats(-12.0, 0.0), st.floats(0.5, 20.0))
 @settings(deadline=None)
 def test_limited_noise(log_noise: float, lowest: float, width: float) -> None:
-    """Inside the limits, never falling, with the reaction as its slope; the value itself where both are far."""
+    """Inside the limits, never falling, with limit_slope as its slope; the value itself where both are far."""
     limits = float(np.exp(lowest)), float(np.exp(lowest + width))
     x = tensor([log_noise]).requires_grad_()
     value = limited(x, limits)
     value.sum().backward()
     assert lowest - 1e-9 <= float(value.detach()) <= lowest + width + 1e-9
-    torch.testing.assert_close(x.grad, reaction(x.detach(), limits))
+    torch.testing.assert_close(x.grad, limit_slope(x.detach(), limits))
     assert 0.0 <= float(x.grad) <= 1.0
     if lowest + 10.0 < log_noise < lowest + width - 10.0:
         assert float(value.detach()) == pytest.approx(log_noise, abs=1e-12)
@@ -295,7 +145,7 @@ def test_learning_finds_noise_that_varies() -> None:
     rng = np.random.default_rng(0)
     X = np.sort(rng.uniform(-4.0, 4.0, (300, 1)), axis=0)
     std = 0.05 + 0.4 / (1.0 + np.exp(-2.0 * X[:, 0]))
-    rows = Rows(Block(tensor(X), tensor(np.sin(X[:, 0]) + std * rng.standard_normal(300))))
+    rows = MemoryRows(Block(tensor(X), tensor(np.sin(X[:, 0]) + std * rng.standard_normal(300))))
     hyper = JointHyperparameters(
         kernels.SquaredExponential(1.0, 1.0),
         tensor(np.linspace(-4, 4, 12)[:, None]),
@@ -313,46 +163,35 @@ def test_learning_finds_noise_that_varies() -> None:
     assert np.abs(np.log(found / std)).mean() < 0.25
 
 
-def test_the_share_of_a_block_is_its_row_of_the_fisher_information() -> None:
+def test_what_f_leaves_of_a_block_is_its_row_of_the_fisher_information() -> None:
     """With all rows in one block S = Kff + R, whatever the inducing inputs are."""
     problem = random_problem(3)
-    rows = Rows(problem.rows.all, torch.tensor([0, len(problem.y)]))
+    rows = MemoryRows(problem.rows.all, torch.tensor([0, len(problem.y)]))
     hyper = joint_hyper(problem)
     state = ProfiledBound(rows, get_row("pic"), ANY_NOISE, max_steps=2).ascend(hyper).state
-    R = state.rows.all.noise_var
-    assert R is not None
+    R = state.row_noise.moments.R
     with torch.no_grad():
         S_inv = torch.linalg.inv(problem.kernel(rows.all.X) + torch.diag(R))
     expected = R * (S_inv.square() @ R)
-    agree((state.slopes().share,), (expected,))
+    agree((state.row_noise.slopes.unabsorbed,), (expected,))
     assert bool((expected <= R * S_inv.diagonal() * (1.0 + 1e-12)).all())
 
 
 @pytest.mark.parametrize("name", ["vfe", "pic"])
-def test_parts_of_the_rows_first_lead_to_the_same_noise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_the_rows_first_lead_to_the_same_noise(name: str) -> None:
     rng = np.random.default_rng(4)
     X = torch.from_numpy(np.sort(rng.uniform(-2.0, 2.0, (120, 2)), axis=0))
     y = torch.sin(2.0 * X[:, 0]) + torch.from_numpy(rng.standard_normal(120)) * torch.exp(0.5 * X[:, 1] - 1.0)
     hyper, limits = joint_hyper(random_problem(4)), Limits(ANY_NOISE, X.amin(0), X.amax(0))
-    rows = Rows(Block(X, y), torch.arange(0, 121, 10) if get_row(name).by_block else None)
+    rows = MemoryRows(Block(X, y), torch.arange(0, 121, 10) if get_row(name).by_block else None)
+    small = replace(learning.INFERENCE, parts=replace(learning.INFERENCE.parts, first_rows=20))
     whole, parts = (
-        infer_in(monkeypatch, first_rows, rows, name, hyper, limits) for first_rows in (learning.POINTS.first_rows, 20)
+        learning.infer(rows, get_row(name), hyper, limits, None, rng=np.random.default_rng(0), options=options)
+        for options in (learning.INFERENCE, small)
     )
     assert parts.bound == pytest.approx(whole.bound, abs=1e-2)
     for got, expected in zip(parts.process.predict(X), whole.process.predict(X), strict=True):
         np.testing.assert_allclose(got, expected, atol=0.02)
-
-
-def infer_in(
-    monkeypatch: pytest.MonkeyPatch,
-    first_rows: int,
-    rows: Rows,
-    name: str,
-    hyper: JointHyperparameters,
-    limits: Limits,
-) -> learning.NoisyModel:
-    monkeypatch.setattr(learning, "INFERENCE_STAGES", replace(learning.INFERENCE_STAGES, first_rows=first_rows))
-    return learning.infer(rows, get_row(name), hyper, limits, None, rng=np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("factor", [1.5, None])
@@ -365,6 +204,6 @@ def test_lengthscales_of_f_go_no_farther_than_they_may(factor: float | None) -> 
     given = (kernel, X[:12], noise_kernel, X[:6], -5.0)
     hyper = JointHyperparameters(*given, learn_inducing=False, lengthscale_factor=factor)
     limits = Limits((1e-6, 1e2), X.amin(0), X.amax(0))
-    maximize(ProfiledBound(Rows(Block(X, y)), get_row("vfe"), limits.noise_var), hyper, limits, max_iterations=40)
+    maximize(ProfiledBound(MemoryRows(Block(X, y)), get_row("vfe"), limits.noise_var), hyper, limits, max_iterations=40)
     grown = float(hyper.kernel.log_lengthscales.detach().exp()) / 0.5
     assert grown == pytest.approx(factor) if factor is not None else grown > 2.0

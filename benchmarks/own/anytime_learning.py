@@ -19,9 +19,10 @@ from benchmarks.scores import gaussian_scores
 
 from sparsegp import inducing, kernels, linalg
 from sparsegp.approximations import Approximation, get
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.engines import batch
-from sparsegp.estimators import families
+from sparsegp.fit.problem import Start
+from sparsegp.fit.start import limits_of, local_start
 from sparsegp.learning import progressive
 from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters
@@ -36,9 +37,9 @@ ROWS_FOR_INDUCING = 20_000
 class Setting:
     """What all ways start from."""
 
-    rows: Rows
+    rows: MemoryRows
     row: Approximation
-    start: families.Start
+    start: Start
     Z: torch.Tensor
     X_test: torch.Tensor
     labels: torch.Tensor | None
@@ -53,14 +54,14 @@ def setting(problem: Arrays, options: dict[str, Any]) -> Setting:
     X, X_test = (torch.from_numpy((part - mean) / std) for part in (problem["X"], problem["X_test"]))
     block, row = Block(X, torch.from_numpy(problem["y"])), get(options["row"])
     kernel = kernels.get(options["kernel"])(variance=1.0, lengthscales=median_lengthscales(X, rng))
-    start = families.Start(kernel, neighbour_noise_var(X, block.y, rng))
-    rows, labels = Rows(block), None
+    start = Start(kernel, neighbour_noise_var(X, block.y, rng))
+    rows, labels = MemoryRows(block), None
     if row.by_block:
-        start = families.scout(block, start, "lbfgs", rng)
+        start = local_start(block, start, "lbfgs", rng)
         metric = kernel_metric(start.kernel, X.shape[1])
         cells = kmeans_partition(X * metric, round(len(X) / options["block_rows"]), rng)
         order, offsets = block_slices(cells.assign(X * metric), cells.n_blocks)
-        rows, labels = Rows(block.take(order), offsets), cells.assign(X_test * metric)
+        rows, labels = MemoryRows(block.take(order), offsets), cells.assign(X_test * metric)
     sample = X[torch.from_numpy(rng.choice(len(X), min(len(X), ROWS_FOR_INDUCING), replace=False))]
     Z = inducing.select_inducing("kmeans", start.kernel, sample, options["n_inducing"], rng)
     return Setting(rows, row, start, Z, X_test, labels)
@@ -68,7 +69,7 @@ def setting(problem: Arrays, options: dict[str, Any]) -> Setting:
 
 def learned(given: Setting, way: str, seconds: float) -> tuple[Hyperparameters, dict[str, Any]]:
     hyper, rng = given.hyperparameters(), np.random.default_rng(1)
-    limits = families.limits_of(given.rows.all, given.start.noise_var)
+    limits = limits_of(given.rows.all, given.start.noise_var)
     clock = time.process_time
     started = clock()
     deadline = Deadline(started + seconds, clock)

@@ -17,10 +17,10 @@ from benchmarks.jobs import Arrays, read_job, write_result
 
 from sparsegp import kernels, linalg
 from sparsegp.approximations import get
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, BlockSource, GivenBlocks, MemoryRows, RandomBlocks
 from sparsegp.engines import batch
 from sparsegp.engines.anytime import NaturalAscent, Reading, read
-from sparsegp.engines.sampling import WITHOUT_REPLACEMENT, BlockSource, GivenBlocks, RandomBlocks
+from sparsegp.engines.sampling import WITHOUT_REPLACEMENT
 from sparsegp.engines.stopping import ProbePoints, Probes
 from sparsegp.local_posterior import LocalPosterior, make_posterior
 from sparsegp.metrics import nlpd, rmse
@@ -41,7 +41,9 @@ class TestRows:
 
     __test__ = False
 
-    def __init__(self, prior: SparsePrior, rows: Rows, X: torch.Tensor, labels: torch.Tensor, y: torch.Tensor) -> None:
+    def __init__(
+        self, prior: SparsePrior, rows: MemoryRows, X: torch.Tensor, labels: torch.Tensor, y: torch.Tensor
+    ) -> None:
         nothing = InducingPosterior.from_statistics(BlockStatistics.zero(prior))
         posterior, given = make_posterior(prior, nothing, rows), None
         self.constant, self.y = torch.zeros_like(y), y
@@ -92,7 +94,7 @@ class Arranged:
         cells = kmeans_partition(X * metric, n_blocks, rng)
         order, offsets = block_slices(cells.assign(X * metric), cells.n_blocks)
         self.seconds = time.perf_counter() - started
-        self.rows, self.n_blocks = Rows(Block(X, y).take(order), offsets), cells.n_blocks
+        self.rows, self.n_blocks = MemoryRows(Block(X, y).take(order), offsets), cells.n_blocks
         self.X_test, self.labels = X_test, cells.assign(X_test * metric)
 
 

@@ -18,28 +18,28 @@ from benchmarks.jobs import Arrays, read_job, write_result
 
 from sparsegp import kernels, linalg
 from sparsegp.approximations import get
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.engines.anytime import NaturalAscent
 from sparsegp.engines.sampling import WITHOUT_REPLACEMENT
 from sparsegp.partition import kernel_metric, kmeans_partition
 from sparsegp.posterior import InducingPosterior
 from sparsegp.prior import SparsePrior
-from sparsegp.sources import DiskBlocks, nearest_block, write_blocks
+from sparsegp.sources import DiskRows, nearest_block, write_blocks
 
 GROUP_ROWS = 65_536
 ROWS_FOR_KMEANS = 200_000
 
 
-def groups(problem: Arrays, n_rows: int) -> Iterator[Rows]:
+def groups(problem: Arrays, n_rows: int) -> Iterator[MemoryRows]:
     """Rows of the same law as the problem's, made while they are read."""
     rng, D = np.random.default_rng(1), problem["Z"].shape[1]
     for start in range(0, n_rows, GROUP_ROWS):
         X = rng.standard_normal((min(GROUP_ROWS, n_rows - start), D))
         y = np.sin(X.sum(1) / 2.0) + 0.3 * X[:, 0] * X[:, 1] + 0.3 * rng.standard_normal(len(X))
-        yield Rows(Block(torch.from_numpy(X), torch.from_numpy(y)))
+        yield MemoryRows(Block(torch.from_numpy(X), torch.from_numpy(y)))
 
 
-def blocks_on_disk(problem: Arrays, kernel: kernels.Kernel, options: dict[str, Any], folder: str) -> DiskBlocks:
+def blocks_on_disk(problem: Arrays, kernel: kernels.Kernel, options: dict[str, Any], folder: str) -> DiskRows:
     """k-means on a sample, then one pass that assigns and writes."""
     n_rows = options["n_rows"]
     metric = kernel_metric(kernel, problem["Z"].shape[1])
@@ -49,7 +49,7 @@ def blocks_on_disk(problem: Arrays, kernel: kernels.Kernel, options: dict[str, A
     return write_blocks(groups(problem, n_rows), assign, cells.n_blocks, folder, n_rows=n_rows)
 
 
-def take_steps(blocks: DiskBlocks, prior: SparsePrior, steps: int) -> None:
+def take_steps(blocks: DiskRows, prior: SparsePrior, steps: int) -> None:
     engine = NaturalAscent(prior)
     draws = WITHOUT_REPLACEMENT.draws(blocks.sizes, 1, np.random.default_rng(2))
     state = engine.init()

@@ -17,9 +17,9 @@ from benchmarks.measure import median_seconds
 
 from sparsegp import kernels, linalg
 from sparsegp.approximations import get
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, GivenBlocks, MemoryRows
 from sparsegp.engines.anytime import NaturalAscent
-from sparsegp.engines.sampling import WITHOUT_REPLACEMENT, GivenBlocks
+from sparsegp.engines.sampling import WITHOUT_REPLACEMENT
 from sparsegp.prior import SparsePrior
 
 
@@ -29,7 +29,7 @@ def step_of(problem: Arrays, row: str, block_rows: int) -> Callable[[], object]:
     prior = SparsePrior.build(kernel, torch.from_numpy(problem["Z"]), float(problem["noise_var"]), get(row))
     n = len(problem["y"])
     offsets = torch.from_numpy(np.append(np.arange(0, n, block_rows), n))
-    source = GivenBlocks(Rows(Block(torch.from_numpy(problem["X"]), torch.from_numpy(problem["y"])), offsets))
+    source = GivenBlocks(MemoryRows(Block(torch.from_numpy(problem["X"]), torch.from_numpy(problem["y"])), offsets))
     engine = NaturalAscent(prior)
     draws = WITHOUT_REPLACEMENT.draws(source.sizes, 1, np.random.default_rng(0))
     states = [engine.init()]

@@ -18,7 +18,7 @@ from sparsegp import linalg
 from sparsegp.engines.anytime import NaturalAscent
 from sparsegp.engines.sampling import WITHOUT_REPLACEMENT
 from sparsegp.prior import SparsePrior
-from sparsegp.sources import DiskBlocks
+from sparsegp.sources import DiskRows
 
 WARM_UP = 3
 
@@ -27,7 +27,7 @@ WARM_UP = 3
 class Run:
     """One ascent over the blocks of one number of rows, and what its steps took."""
 
-    blocks: DiskBlocks
+    blocks: DiskRows
     prior: SparsePrior
     seconds: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Run:
 
 
 def measure(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
-    sources = {size: DiskBlocks.open(folder) for size, folder in options["folders"].items()}
+    sources = {size: DiskRows.open(folder) for size, folder in options["folders"].items()}
     facts: dict[str, Any] = {size: {} for size in sources}
     for name in options["approximations"]:
         prior = build_prior(problem, name)

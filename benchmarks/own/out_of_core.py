@@ -1,4 +1,4 @@
-"""Worker: one inference pass over Parquet files, streamed or from memory, and the survey before it."""
+"""Worker: one inference pass over Parquet files, streamed or from memory, and the scan before it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.jobs import Arrays, read_job, write_result
-from benchmarks.measure import PeakMemory, seconds_of
+from benchmarks.measure import PeakMemory
 
 from sparsegp import kernels, linalg
 from sparsegp.approximations import get
-from sparsegp.data import Block, Rows
-from sparsegp.engines import batch, streamed
+from sparsegp.data import Block, MemoryRows
+from sparsegp.engines import batch
 from sparsegp.prior import SparsePrior
-from sparsegp.sources import ModelRows, Source, open_source, survey
+from sparsegp.sources import Source, SourceRows, open_source, scan
 from sparsegp.sources.batch import Array
 
 
@@ -40,10 +40,10 @@ def prior_of(problem: Arrays) -> SparsePrior:
     return SparsePrior.build(kernel, torch.from_numpy(problem["Z"]), float(problem["noise_var"]), get("vfe"))
 
 
-def in_memory(source: Source) -> Rows:
+def in_memory(source: Source) -> MemoryRows:
     batches = list(source)
     X, y = np.concatenate([part.X for part in batches]), np.concatenate([part.y for part in batches])
-    return Rows(Block(torch.from_numpy(X), torch.from_numpy(y)))
+    return MemoryRows(Block(torch.from_numpy(X), torch.from_numpy(y)))
 
 
 def measure(problem: Arrays, folder: str, streams: bool) -> dict[str, Any]:
@@ -54,12 +54,11 @@ def measure(problem: Arrays, folder: str, streams: bool) -> dict[str, Any]:
     memory = PeakMemory()
     facts: dict[str, Any] = {}
     if rows is None:
-        facts["survey_seconds"] = seconds_of(lambda: survey(source, np.random.default_rng(0)))
+        began = time.perf_counter()
+        found = scan(source, np.random.default_rng(0))
+        facts["survey_seconds"] = time.perf_counter() - began
     started = time.perf_counter()
-    if rows is None:
-        _, _, info = streamed.infer(prior, ModelRows(source, RawUnits(), n_rows))
-    else:
-        _, _, info = batch.infer(prior, rows)
+    _, _, info = batch.infer(prior, SourceRows.of(source, found, RawUnits()) if rows is None else rows)
     seconds = time.perf_counter() - started
     return facts | {
         "n_rows": n_rows,

@@ -30,7 +30,7 @@ def measure(problem: Arrays, parameters: dict[str, Any]) -> dict[str, Any]:
         "predicted": {
             "fit_seconds": planned.seconds,
             "predict_seconds": planned.prediction_seconds * len(y) / PREDICTED_ROWS,
-            "peak_bytes": planned.memory.above_data,
+            "peak_bytes": planned.memory.copies + planned.memory.workspace,
             "evaluations": planned.evaluations,
         },
         "actual": {

@@ -12,7 +12,7 @@ from benchmarks.measure import median_seconds, seconds_of
 
 from sparsegp import SparseGPRegressor, kernels
 from sparsegp.approximations import get
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.engines import recursive, revision
 from sparsegp.posterior import InducingPosterior
 from sparsegp.prior import SparsePrior
@@ -26,8 +26,8 @@ def make_prior(problem: Arrays, n_inducing: int, row: str = "vfe") -> SparsePrio
     return SparsePrior.build(kernel, torch.from_numpy(problem["Z"][:n_inducing]), float(problem["noise_var"]), get(row))
 
 
-def rows_of(problem: Arrays, n_rows: int) -> Rows:
-    return Rows(Block(torch.from_numpy(problem["X"][:n_rows]), torch.from_numpy(problem["y"][:n_rows])))
+def rows_of(problem: Arrays, n_rows: int) -> MemoryRows:
+    return MemoryRows(Block(torch.from_numpy(problem["X"][:n_rows]), torch.from_numpy(problem["y"][:n_rows])))
 
 
 def single_rows(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:

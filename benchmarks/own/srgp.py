@@ -15,11 +15,11 @@ from benchmarks.jobs import Arrays, read_job, write_result
 from benchmarks.measure import PeakMemory
 from benchmarks.scores import gaussian_scores
 
+from papers.carried_srgp import optimizer as srgp
 from sparsegp import kernels
 from sparsegp.approximations import get
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.engines import batch
-from sparsegp.learning import srgp
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import CollapsedObjective
 from sparsegp.learning.recorder import LearningStep
@@ -73,7 +73,7 @@ def parameters(hyper: Hyperparameters) -> dict[str, Any]:
 
 def learn(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
     X = torch.from_numpy(problem["X"])
-    rows = Rows(Block(X, torch.from_numpy(problem["y"])))
+    rows = MemoryRows(Block(X, torch.from_numpy(problem["y"])))
     memory = PeakMemory()
     kernel = kernels.SquaredExponential(1.0, np.ones(X.shape[1]))
     hyper = Hyperparameters(kernel, options["noise_var"], torch.from_numpy(problem["Z"]))

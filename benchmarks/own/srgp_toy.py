@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from benchmarks.jobs import Arrays, read_job, write_result
 
+from papers.carried_srgp.forward_gradient import ForwardGradient
 from sparsegp import kernels
 from sparsegp.approximations import get
-from sparsegp.data import Block, Rows
-from sparsegp.learning.forward_gradient import ForwardGradient
+from sparsegp.data import Block, MemoryRows
 from sparsegp.learning.hyperparameters import Hyperparameters
 from sparsegp.learning.objective import CollapsedObjective
 from sparsegp.posterior import InducingPosterior, SparsePosterior, log_evidence
@@ -25,7 +25,7 @@ SHOWN_STEPS = (1, 5, 10, 25, 50, 100)
 
 
 def toy(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
-    rows = Rows(Block(torch.from_numpy(problem["X"]), torch.from_numpy(problem["y"])))
+    rows = MemoryRows(Block(torch.from_numpy(problem["X"]), torch.from_numpy(problem["y"])))
     row = get("pep", options["power"])
     hyper = Hyperparameters(kernels.SquaredExponential(1.0, LENGTHSCALE), NOISE_VAR, torch.from_numpy(problem["Z"]))
     objective = CollapsedObjective(rows, row)
@@ -60,7 +60,7 @@ def _online(
     return steps, bands
 
 
-def _distributed(prior: SparsePrior, rows: Rows, n_nodes: int) -> dict[str, Any]:
+def _distributed(prior: SparsePrior, rows: MemoryRows, n_nodes: int) -> dict[str, Any]:
     """Figure 4: sorted rows shared out to nodes, their statistics added up at the end."""
     order = rows.all.X[:, 0].argsort()
     parts = [BlockStatistics.from_block(prior, rows.all.take(share)) for share in order.tensor_split(n_nodes)]

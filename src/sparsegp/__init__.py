@@ -4,13 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparsegp import kernels, metrics, serving
+    from sparsegp import files, kernels, metrics, serving
     from sparsegp.errors import FactorizationError, FingerprintError, InputError, ModelFileError, SparseGPError
     from sparsegp.estimators.committee import CommitteeGPRegressor
     from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
+    from sparsegp.estimators.loading import load
     from sparsegp.estimators.regressor import SparseGPRegressor
-    from sparsegp.estimators.saving.loading import load
-    from sparsegp.estimators.stepping.anytime import Progress
+    from sparsegp.fit.pipeline import Progress
     from sparsegp.planning import plan
 
     __version__: str
@@ -25,6 +25,7 @@ __all__ = [
     "Progress",
     "SparseGPError",
     "SparseGPRegressor",
+    "files",
     "kernels",
     "load",
     "metrics",
@@ -40,13 +41,13 @@ _HOMES = {
     "HeteroscedasticGPRegressor": "sparsegp.estimators.heteroscedastic",
     "InputError": "sparsegp.errors",
     "ModelFileError": "sparsegp.errors",
-    "Progress": "sparsegp.estimators.stepping.anytime",
+    "Progress": "sparsegp.fit.pipeline",
     "SparseGPError": "sparsegp.errors",
     "SparseGPRegressor": "sparsegp.estimators.regressor",
-    "load": "sparsegp.estimators.saving.loading",
+    "load": "sparsegp.estimators.loading",
     "plan": "sparsegp.planning",
 }
-_MODULES = ("kernels", "metrics", "serving")
+_MODULES = ("files", "kernels", "metrics", "serving")
 
 
 def __getattr__(name: str) -> Any:

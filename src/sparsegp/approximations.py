@@ -53,7 +53,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Approximation:
-    """A row of the table (math: section 1.3).
+    """A row of the table (docs/approximations.md).
 
     `penalty` is rho in a_k = rho/(2 alpha) log det(I + alpha D_k/noise), whose limit for alpha -> 0 is
     rho tr(D_k/noise)/2, the trace term of the variational bound.
@@ -112,9 +112,9 @@ TABLE: Mapping[str, Approximation] = {
         _row("vfe", _R.NONE, 0.0, 1.0, _T.EXACT, "003 eq. 5, alpha -> 0"),
         _row("fitc", _R.DIAGONAL, 1.0, 0.0, _T.EXACT, "004 eq. 24"),
         _row("fic", _R.DIAGONAL, 1.0, 0.0, _T.INDEPENDENT, "004 remark 7"),
-        _row("pitc", _R.BLOCK, 1.0, 0.0, _T.EXACT, "004 eq. 28"),
+        _row("pitc", _R.BLOCK, 1.0, 0.0, _T.EXACT, "004 eq. 27"),
         _row("pic", _R.BLOCK, 1.0, 0.0, _T.LOCAL, "000 appendix D.4"),
-        _row("nystrom", _R.NONE, 0.0, 0.0, _T.EXACT, "004 sec. 8.2", Family.NYSTROM),
+        _row("nystrom", _R.NONE, 0.0, 0.0, _T.EXACT, "004 sec. 10.1", Family.NYSTROM),
     )
 }
 POWER_ROWS = ("pep", "block-pep")

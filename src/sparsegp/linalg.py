@@ -1,5 +1,6 @@
 """Dense linear algebra with one jitter policy; the only caller of `torch.linalg` in the package."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -148,6 +149,26 @@ def mirror_upper_(A: Tensor) -> Tensor:
 
 def symmetric(A: Tensor) -> Tensor:
     return 0.5 * (A + A.mT)
+
+
+def packed_lower(A: Tensor) -> Tensor:
+    """The M(M+1)/2 numbers of the lower triangle, which is all that a symmetric or a lower-triangular matrix is."""
+    rows, columns = torch.tril_indices(*A.shape).unbind()
+    return A[rows, columns].cpu()
+
+
+def unpacked_lower(packed: Tensor) -> Tensor:
+    """The lower-triangular matrix of `packed_lower`."""
+    size = (math.isqrt(8 * len(packed) + 1) - 1) // 2
+    A = torch.zeros(size, size, dtype=packed.dtype)
+    rows, columns = torch.tril_indices(size, size).unbind()
+    A[rows, columns] = packed
+    return A
+
+
+def unpacked_symmetric(packed: Tensor) -> Tensor:
+    """The symmetric matrix of `packed_lower`."""
+    return mirror_upper_(unpacked_lower(packed).mT.contiguous())
 
 
 def row_dots(A: Tensor, B: Tensor) -> Tensor:

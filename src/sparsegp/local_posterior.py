@@ -1,32 +1,20 @@
-"""PIC: f at a point of block P given u and the rows of P (000 appendix D.4; math: section 2)."""
+"""PIC: f at a point of block P given u and the rows of P (000 appendix D.4)."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sparsegp import linalg, noise_model
-from sparsegp.data import CHUNK_ROWS, Block
+from sparsegp.data import CHUNK_ROWS, BlockStore
 from sparsegp.errors import InputError
 from sparsegp.posterior import SMALLEST_VARIANCE, InducingPosterior, SparsePosterior
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import repeated_noise
 
 CACHE_BYTES = 256 * 2**20
-
-
-class BlockStore(Protocol):
-    """Training rows that can be fetched by block, from memory or from disk."""
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks, empty ones included."""
-
-    def block(self, k: int) -> Block:
-        """The rows of block k."""
 
 
 @dataclass(frozen=True)

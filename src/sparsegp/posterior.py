@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -54,14 +54,17 @@ class InducingPosterior:
         precision = linalg.inverse_from_cholesky(S.factor)
         return cls(linalg.solve_lower(L, mean[:, None])[:, 0], linalg.cholesky(precision, name="precision of q(u)"))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Half of the factor travels between processes."""
+        return _unpacked, (self.mean, linalg.packed_lower(self.LB.factor), self.LB.jitter)
+
     @cached_property
     def covariance(self) -> Tensor:
         return linalg.inverse_from_cholesky(self.LB.factor)
 
-    def unwhitened(self, prior: SparsePrior) -> tuple[Tensor, Tensor]:
-        """Mean and covariance of u = L v."""
-        L = prior.Luu.factor
-        return L @ self.mean, L @ self.covariance @ L.mT
+
+def _unpacked(mean: Tensor, factor: Tensor, jitter: float) -> InducingPosterior:
+    return InducingPosterior(mean, linalg.Cholesky(linalg.unpacked_lower(factor), jitter))
 
 
 def log_evidence(statistics: BlockStatistics, q: InducingPosterior) -> float:

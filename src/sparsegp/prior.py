@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,15 @@ from sparsegp import linalg
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block
 from sparsegp.kernels import Kernel
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a prior says about a group of rows: W, and the residual K - Q or, for approximations by points, its
+    diagonal."""
+
+    W: Tensor
+    residual: Tensor
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,10 @@ class SparsePrior:
             Luu = linalg.cholesky(Kuu, name="covariance of the inducing inputs", least_jitter=least_jitter)
         noise = torch.as_tensor(noise_var, dtype=torch.float64, device=inducing.device).detach()
         return cls(kernel, inducing, noise, row, Luu)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Between processes M x D numbers travel; the M x M factor is computed again, with the same jitter."""
+        return SparsePrior.build, (self.kernel, self.inducing, self.noise_var, self.row, self.Luu.jitter)
 
     @property
     def n_inducing(self) -> int:
@@ -95,6 +109,12 @@ class SparsePrior:
         D = linalg.symmetric_product(V64, V64).neg_().add_(K)
         D.diagonal().clamp_min_(0.0)
         return D
+
+    def seen(self, X: Tensor) -> Features:
+        """Features and residual of a group of rows that the approximation sees at once."""
+        with torch.no_grad():
+            W = self.features(X)
+            return Features(W, self.residual_block(X, W) if self.row.by_block else self.residual_diag(X, W))
 
     def row_noise(self, block: Block) -> Tensor:
         """Noise variance of each row of a block."""

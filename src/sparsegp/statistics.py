@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from sparsegp import linalg, noise_model
 from sparsegp.data import Block
 from sparsegp.errors import FingerprintError
-from sparsegp.prior import SparsePrior
+from sparsegp.prior import Features, SparsePrior
 
 
 @dataclass(frozen=True)
@@ -23,29 +24,36 @@ class WhitenedBlock:
     n_rows: float
 
 
-def whiten_block(prior: SparsePrior, block: Block) -> WhitenedBlock:
-    """The block in coordinates where prior and noise are both the identity."""
-    return _whiten_together(prior, block) if prior.row.by_block else _whiten_points(prior, block)
+def whiten_block(prior: SparsePrior, block: Block, features: Features | None = None) -> WhitenedBlock:
+    """The block in coordinates where prior and noise are both the identity; its features are computed unless given."""
+    return _whiten_together(prior, block, features) if prior.row.by_block else _whiten_points(prior, block, features)
 
 
-def _whiten_points(prior: SparsePrior, block: Block) -> WhitenedBlock:
-    V = prior.features(block.X)
+def _whiten_points(prior: SparsePrior, block: Block, features: Features | None) -> WhitenedBlock:
+    V = prior.features(block.X) if features is None else features.W
     noise = prior.row_noise(block)
-    d = prior.residual_diag(block.X, V) if prior.row.keeps_residual or prior.row.penalty else torch.zeros_like(noise)
+    if features is not None:
+        d = features.residual
+    elif prior.row.keeps_residual or prior.row.penalty:
+        d = prior.residual_diag(block.X, V)
+    else:
+        d = torch.zeros_like(noise)
     v = noise_model.point_variance(prior.row, d, noise)
     penalty, logdet, scale = noise_model.point_penalty(prior.row, d, noise), v.log(), v.rsqrt()
     if block.weight is not None:
         penalty, logdet, scale = penalty * block.weight, logdet * block.weight, scale * block.weight.sqrt()
-    return WhitenedBlock(V.mul_(scale[:, None]), block.y * scale, _sum(logdet), _sum(penalty), block.n_rows)
+    # features that were given belong to the caller
+    A = torch.mul(V, scale[:, None], out=V if features is None else None)
+    return WhitenedBlock(A, block.y * scale, _sum(logdet), _sum(penalty), block.n_rows)
 
 
-def _whiten_together(prior: SparsePrior, block: Block) -> WhitenedBlock:
-    V = prior.features(block.X)
+def _whiten_together(prior: SparsePrior, block: Block, features: Features | None) -> WhitenedBlock:
+    features = prior.seen(block.X) if features is None else features
     noise, weight = repeated_noise(prior, block)
-    D = prior.residual_block(block.X, V)
+    D = features.residual
     C = linalg.cholesky(noise_model.block_covariance(prior.row, D, noise, weight), name="noise covariance of a block")
     penalty = noise_model.block_penalty(prior.row, C.logdet, D, noise)
-    A = linalg.solve_lower(C.factor, V.to(torch.float64))
+    A = linalg.solve_lower(C.factor, features.W.to(torch.float64))
     target = linalg.solve_lower(C.factor, block.y.to(torch.float64)[:, None])[:, 0]
     logdet = C.logdet
     if block.weight is not None:
@@ -56,7 +64,7 @@ def _whiten_together(prior: SparsePrior, block: Block) -> WhitenedBlock:
 def repeated_noise(prior: SparsePrior, block: Block) -> tuple[Tensor, Tensor]:
     """Noise of w equal rows seen as one, noise/w, and w."""
     noise = prior.row_noise(block).to(torch.float64)
-    weight = torch.ones_like(noise) if block.weight is None else block.weight.to(torch.float64)
+    weight = block.weights.to(torch.float64)
     return noise / weight, weight
 
 
@@ -92,12 +100,16 @@ class BlockStatistics:
 
     @classmethod
     def from_blocks(cls, prior: SparsePrior, blocks: Iterable[Block]) -> "BlockStatistics":
-        """The sum over blocks, accumulated in place: one pass, memory O(block x M)."""
+        """The sum over blocks."""
+        return cls.from_whitened(prior, (whiten_block(prior, block) for block in blocks))
+
+    @classmethod
+    def from_whitened(cls, prior: SparsePrior, parts: Iterable[WhitenedBlock]) -> "BlockStatistics":
+        """The sum over whitened blocks, accumulated in place: one pass, memory O(block x M)."""
         total = cls.zero(prior)
         scalars = torch.zeros(4, dtype=torch.float64)
         with torch.no_grad():
-            for block in blocks:
-                part = whiten_block(prior, block)
+            for part in parts:
                 linalg.add_gram(total.precision, part.A)
                 total.shift.add_((part.A.mT @ part.target).to(torch.float64))
                 target_sq = _sum(part.target.square())
@@ -132,6 +144,11 @@ class BlockStatistics:
             self.fingerprint,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Half of the symmetric matrix travels between processes."""
+        scalars = (self.noise_logdet, self.target_sq, self.penalty, self.n_rows)
+        return _unpacked, (linalg.packed_lower(self.precision), self.shift, scalars, self.fingerprint)
+
     def __radd__(self, other: object) -> "BlockStatistics":
         """Lets `sum(statistics)` start from 0."""
         return self if other == 0 else NotImplemented
@@ -154,3 +171,9 @@ class BlockStatistics:
 
     def __sub__(self, other: "BlockStatistics") -> "BlockStatistics":
         return self + (-other)
+
+
+def _unpacked(
+    precision: Tensor, shift: Tensor, scalars: tuple[float, float, float, float], fingerprint: str
+) -> BlockStatistics:
+    return BlockStatistics(linalg.unpacked_symmetric(precision), shift, *scalars, fingerprint)

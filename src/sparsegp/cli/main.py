@@ -5,13 +5,10 @@ from typing import Annotated
 
 import typer
 
-from sparsegp.cli.comparing import compare
-from sparsegp.cli.fitting import fit
-from sparsegp.cli.merging import merge
-from sparsegp.cli.plan import plan
-from sparsegp.cli.predicting import evaluate, predict
-from sparsegp.cli.reporting import report
-from sparsegp.cli.updating import update
+from sparsegp.cli.fit import fit
+from sparsegp.cli.predict import evaluate, predict
+from sparsegp.cli.report import compare, plan, report
+from sparsegp.cli.update import merge, update
 from sparsegp.errors import SparseGPError
 
 USER_ERROR = 1

@@ -26,7 +26,7 @@ APPROXIMATIONS = (
     "nystrom",
     "exact",
 )
-CHUNK_ROWS = 65_536
+READ_ROWS = 65_536
 AUTO = "auto"
 
 

@@ -4,7 +4,7 @@ Experts say N(m_i, s_i) of a value whose base (prior or communications expert) i
 
     1/s_A = c/s_0 + sum_i w_i (1/s_i - 1/s_0),        m_A = m_0 + s_A sum_i w_i (m_i - m_0)/s_i,
 
-so a row is the weight w_i (for "tpoe" a share of BASE_WEIGHT + sum_i w_i), the count c of the base, and what the base
+so a row is the weight w_i (for "tpoe" divided by BASE_WEIGHT + sum_i w_i), the count c of the base, and what the base
 is. An expert never knows less than the base (s_i <= s_0, which is enforced against rounding), so every term is
 positive, and one that says what the base says changes nothing.
 """
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from sparsegp.errors import InputError
 
-# Of the base among shares: where no expert knows anything it is left, and experts that know less need not be asked.
+# Of the base, where weights add up to 1: it is left where no expert knows anything, and experts that know less need not
+# be asked.
 BASE_WEIGHT = 1e-4
 
 
@@ -27,7 +28,7 @@ class Weighting(Enum):
     of its precision in excess of the base's, (s_0/s_i)^2 - 1."""
 
     ONE = "one"
-    SHARE = "share"
+    ONE_OVER_EXPERTS = "one over experts"
     ENTROPY = "entropy"
     PRECISION = "precision"
 
@@ -63,7 +64,7 @@ class Aggregation:
 
     @property
     def normalizes(self) -> bool:
-        """Whether weights are shares of BASE_WEIGHT + sum_i w_i."""
+        """Whether weights are divided by BASE_WEIGHT + sum_i w_i."""
         return self.weighting is Weighting.PRECISION
 
     @property
@@ -77,12 +78,12 @@ class Aggregation:
             return -0.5 * torch.log1p(-reduction)
         if self.weighting is Weighting.PRECISION:
             return torch.expm1(-2.0 * torch.log1p(-reduction))
-        share = 1.0 if self.weighting is Weighting.ONE else 1.0 / n_experts
-        return torch.full_like(reduction, share)
+        constant = 1.0 if self.weighting is Weighting.ONE else 1.0 / n_experts
+        return torch.full_like(reduction, constant)
 
     def base_weight(self, n_experts: int) -> float:
         """c: 1, or the sum of the weights; without experts the base alone is left."""
-        if self.base_count is BaseCount.ONCE or self.weighting is Weighting.SHARE:
+        if self.base_count is BaseCount.ONCE or self.weighting is Weighting.ONE_OVER_EXPERTS:
             return 1.0
         return float(max(n_experts, 1))
 
@@ -91,7 +92,7 @@ TABLE: Mapping[str, Aggregation] = {
     row.name: row
     for row in (
         Aggregation("poe", Weighting.ONE, BaseCount.PER_WEIGHT, False, "product of experts"),
-        Aggregation("gpoe", Weighting.SHARE, BaseCount.PER_WEIGHT, False, "generalised product of experts"),
+        Aggregation("gpoe", Weighting.ONE_OVER_EXPERTS, BaseCount.PER_WEIGHT, False, "generalised product of experts"),
         Aggregation("bcm", Weighting.ONE, BaseCount.ONCE, False, "004 sec. 7 at single points"),
         Aggregation("rbcm", Weighting.ENTROPY, BaseCount.ONCE, False, "001 eqs. 22-23"),
         Aggregation("grbcm", Weighting.ENTROPY, BaseCount.ONCE, True, "001 footnote 6"),
@@ -107,7 +108,7 @@ def get(name: str) -> Aggregation:
 
 
 @dataclass(frozen=True)
-class Opinion:
+class Answer:
     """What the k-th expert says of the rows `index`; of all other rows it says what the base says."""
 
     expert: int
@@ -118,25 +119,25 @@ class Opinion:
 EVERYWHERE = slice(None)
 
 
-def aggregate(row: Aggregation, base: Moments, opinions: Iterable[Opinion], n_experts: int) -> Moments:
-    """The committee's moments. Opinions are folded one by one: memory is that of one of them."""
+def aggregate(row: Aggregation, base: Moments, answers: Iterable[Answer], n_experts: int) -> Moments:
+    """The committee's moments. Answers are folded one by one: memory is that of one of them."""
     gain, pull = torch.zeros_like(base.mean), torch.zeros_like(base.mean)
     total = torch.full_like(base.mean, row.first_total)
-    for opinion in opinions:
-        own_base = base.at(opinion.index)
-        weight, var = expert_weight(row, own_base, opinion, n_experts)
-        gain[opinion.index] += weight * (1.0 / var - 1.0 / own_base.var)
-        pull[opinion.index] += weight * (opinion.moments.mean - own_base.mean) / var
+    for answer in answers:
+        own_base = base.at(answer.index)
+        weight, var = expert_weight(row, own_base, answer, n_experts)
+        gain[answer.index] += weight * (1.0 / var - 1.0 / own_base.var)
+        pull[answer.index] += weight * (answer.moments.mean - own_base.mean) / var
         if row.normalizes:
-            total[opinion.index] += weight
+            total[answer.index] += weight
     precision = row.base_weight(n_experts) / base.var + gain / total
     return Moments(base.mean + pull / total / precision, 1.0 / precision)
 
 
-def expert_weight(row: Aggregation, base: Moments, opinion: Opinion, n_experts: int) -> tuple[Tensor, Tensor]:
+def expert_weight(row: Aggregation, base: Moments, answer: Answer, n_experts: int) -> tuple[Tensor, Tensor]:
     """(w_i, s_i), the variance clipped at the base's. The first expert after a communications expert counts fully:
     with two of them the committee has seen all rows together."""
-    var = torch.minimum(opinion.moments.var, base.var)
-    if row.communicates and opinion.expert == 0:
+    var = torch.minimum(answer.moments.var, base.var)
+    if row.communicates and answer.expert == 0:
         return torch.ones_like(var), var
     return row.weight(1.0 - var / base.var, n_experts), var

@@ -1,19 +1,31 @@
-"""What a committee knows of its members: the prior they share, what each of them can be asked, and how it is made."""
+"""The members of a committee: the prior they share, what each can be asked, and the rows and choices it is made from.
 
-from dataclasses import dataclass
+Experts come from the table of approximations: exact on a few hundred rows, or sparse with inducing inputs of their own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import linalg, partition
-from sparsegp.baselines.exact import ExactPosterior
+from sparsegp import inducing, linalg, partition
+from sparsegp.approximations import Approximation, Family, TestConditional
 from sparsegp.committee.aggregation import Moments
-from sparsegp.committee.reach import Reach
+from sparsegp.committee.influence import InfluenceBound, dense_bound, sparse_bound
+from sparsegp.data import Block, MemoryRows
+from sparsegp.dense import ExactPosterior, require_dense_size
+from sparsegp.engines import batch
+from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import Objective
+from sparsegp.learning.objective import CollapsedObjective, ExactObjective, Objective
+from sparsegp.learning.sum_objective import private_copy
+from sparsegp.local_posterior import LocalPosterior
 from sparsegp.posterior import LatentPosterior
+from sparsegp.prior import SparsePrior
 
 
 @dataclass(frozen=True)
@@ -38,8 +50,8 @@ class Expert(Protocol):
     """What a committee asks of its members."""
 
     @property
-    def reaches(self) -> tuple[Reach | None, ...]:
-        """Of each latent function, how far the expert has something to say of it; None: everywhere."""
+    def bounds(self) -> tuple[InfluenceBound | None, ...]:
+        """Of each latent function, how much the expert can change; None: not known."""
 
     def moments(self, X: Tensor) -> tuple[Moments, ...]:
         """Mean and variance of each latent function, (f,) or (f, g), at each row of X."""
@@ -47,7 +59,7 @@ class Expert(Protocol):
     def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and covariance matrix of f at the rows of X together."""
 
-    def influence(self, X: Tensor) -> Tensor | None:
+    def row_influence(self, X: Tensor) -> Tensor | None:
         """Bound of what each row of a communications expert says of f at each x; None: unknown."""
 
 
@@ -67,12 +79,12 @@ class GaussianExpert:
     """An expert on f alone, by any posterior of f."""
 
     posterior: LatentPosterior
-    reach: Reach | None
+    bound: InfluenceBound | None
     blocks: InnerBlocks | None = None
 
     @property
-    def reaches(self) -> tuple[Reach | None, ...]:
-        return (self.reach,)
+    def bounds(self) -> tuple[InfluenceBound | None, ...]:
+        return (self.bound,)
 
     def moments(self, X: Tensor) -> tuple[Moments, ...]:
         return (Moments(*self.posterior.marginals(X, self._labels(X))),)
@@ -80,7 +92,7 @@ class GaussianExpert:
     def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
         return self.posterior.joint(X, self._labels(X))
 
-    def influence(self, X: Tensor) -> Tensor | None:
+    def row_influence(self, X: Tensor) -> Tensor | None:
         """|(K + noise)^-1 k(x)|, how much each row of an exact expert has to say at x; None for other posteriors."""
         if not isinstance(self.posterior, ExactPosterior):
             return None
@@ -102,8 +114,12 @@ class Trained:
     jitter: float
 
 
-class ExpertPlan(Protocol):
+class ExpertSpec(Protocol):
     """The rows of an expert and everything about it that is not shared."""
+
+    @property
+    def block(self) -> Block:
+        """Its rows."""
 
     @property
     def objective(self) -> Objective:
@@ -115,16 +131,194 @@ class ExpertPlan(Protocol):
 
     @property
     def work(self) -> float:
-        """What an evaluation costs, in multiplications up to a factor; for sharing experts out."""
+        """What an evaluation costs, in multiplications up to a factor; for dividing experts among workers."""
+
+    @property
+    def inference_work(self) -> float:
+        """What `train` costs, as `work`."""
 
     def hyperparameters(self, shared: Hyperparameters, *, learn_inducing: bool = False) -> Hyperparameters:
         """A private copy of the shared hyper-parameters with the expert's own inducing inputs."""
 
-    def with_inducing_of(self, own: Hyperparameters) -> "ExpertPlan":
+    def with_inducing_of(self, own: Hyperparameters) -> "ExpertSpec":
         """The same expert with the inducing inputs that were learned in its own hyper-parameters."""
 
-    def augmented(self, common: "ExpertPlan") -> "ExpertPlan":
+    def with_rows(self, block: Block) -> "ExpertSpec":
+        """The same expert, with its inducing inputs, on other rows."""
+
+    def augmented(self, common: "ExpertSpec") -> "ExpertSpec":
         """The expert that has seen the rows of a communications expert too."""
 
     def train(self, hyper: Hyperparameters) -> Trained:
         """The posterior at given hyper-parameters; of `hyper` only kernel and noise are used."""
+
+
+@dataclass(frozen=True)
+class DenseSpec:
+    """An exact GP on the rows of the expert, the first `n_common` of which are everybody's."""
+
+    block: Block
+    n_common: int = 0
+
+    @property
+    def objective(self) -> Objective:
+        return ExactObjective(self.block)
+
+    @property
+    def has_inducing(self) -> bool:
+        return False
+
+    @property
+    def work(self) -> float:
+        return float(len(self.block)) ** 3
+
+    @property
+    def inference_work(self) -> float:
+        """An evaluation inverts the matrix that inference factors, and pushes a gradient through the kernel."""
+        return 0.5 * self.work
+
+    def hyperparameters(self, shared: Hyperparameters, *, learn_inducing: bool = False) -> Hyperparameters:
+        return private_copy(shared, self.block.X[:1], learn_inducing=False)
+
+    def with_inducing_of(self, own: Hyperparameters) -> "DenseSpec":
+        return self
+
+    def with_rows(self, block: Block) -> "DenseSpec":
+        require_dense_size(len(block))
+        return DenseSpec(block)
+
+    def augmented(self, common: ExpertSpec) -> "DenseSpec":
+        return DenseSpec(Block.concat([common.block, self.block], fill=True), len(common.block))
+
+    def train(self, hyper: Hyperparameters) -> Trained:
+        posterior = ExactPosterior.build(hyper.kernel, self.block, hyper.noise_var)
+        own, common = self.block.take(slice(self.n_common, None)), posterior.X[: self.n_common]
+        bound = dense_bound(
+            hyper.kernel, own, hyper.noise_var, posterior.alpha[self.n_common :], common if self.n_common else None
+        )
+        return Trained(GaussianExpert(posterior, bound), posterior.log_evidence, posterior.C.jitter)
+
+
+@dataclass(frozen=True)
+class SparseSpec:
+    """A row of the table of approximations on the rows of the expert, with inducing inputs of its own."""
+
+    rows: MemoryRows
+    row: Approximation
+    inducing: Tensor
+    blocks: InnerBlocks | None = None
+
+    @property
+    def block(self) -> Block:
+        return self.rows.all
+
+    @property
+    def objective(self) -> Objective:
+        return CollapsedObjective(self.rows, self.row)
+
+    @property
+    def has_inducing(self) -> bool:
+        """As many inducing inputs as rows are exact already: moving them gains nothing."""
+        return len(self.inducing) < len(self.rows)
+
+    @property
+    def work(self) -> float:
+        return float((len(self.rows) + len(self.inducing)) * len(self.inducing) ** 2)
+
+    @property
+    def inference_work(self) -> float:
+        """One of the two passes over the rows that an evaluation takes."""
+        return 0.5 * self.work
+
+    def hyperparameters(self, shared: Hyperparameters, *, learn_inducing: bool = False) -> Hyperparameters:
+        return private_copy(shared, self.inducing, learn_inducing=learn_inducing)
+
+    def with_inducing_of(self, own: Hyperparameters) -> "SparseSpec":
+        return replace(self, inducing=own.inducing.detach())
+
+    def with_rows(self, block: Block) -> "SparseSpec":
+        return replace(self, rows=MemoryRows(block) if self.blocks is None else in_blocks(block, self.blocks))
+
+    def augmented(self, common: ExpertSpec) -> "SparseSpec":
+        assert isinstance(common, SparseSpec)
+        blocks = self.blocks
+        if common.blocks is not None and blocks is not None:
+            cells = partition.Partition(torch.cat([common.blocks.cells.centroids, blocks.cells.centroids]))
+            blocks = InnerBlocks(cells, blocks.metric)
+        both = replace(self, inducing=torch.cat([common.inducing, self.inducing]), blocks=blocks)
+        return both.with_rows(Block.concat([common.block, self.block], fill=True))
+
+    def train(self, hyper: Hyperparameters) -> Trained:
+        prior = SparsePrior.build(hyper.kernel, self.inducing, hyper.noise_var, self.row)
+        _, posterior, info = batch.infer(prior, self.rows)
+        # A local posterior depends on the rows of the point's block too, which the bounds do not know.
+        bound = None if isinstance(posterior, LocalPosterior) else sparse_bound(prior, posterior.q)
+        expert = GaussianExpert(posterior, bound, self.blocks if self.row.is_local else None)
+        return Trained(expert, info.log_evidence, info.jitter)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How every expert is made: its approximation, its inducing inputs, and the metric of blocks inside it."""
+
+    row: Approximation
+    n_inducing: int
+    inducing: str
+    kernel: Kernel
+    metric: Tensor
+    rng: np.random.Generator
+
+    def at(self, hyper: Hyperparameters) -> "Recipe":
+        """For experts that come later, under hyper-parameters that were learned."""
+        return replace(self, kernel=hyper.kernel, rng=np.random.default_rng(0))
+
+    def spec(self, block: Block) -> ExpertSpec:
+        return _MAKERS[self.row.family](self, block)
+
+
+def can_be_expert(row: Approximation) -> bool:
+    """An expert's variance must come back to the prior's where it knows nothing."""
+    return row.family is not Family.NYSTROM and row.test is not TestConditional.DETERMINISTIC
+
+
+def require_expert(row: Approximation) -> None:
+    if not can_be_expert(row):
+        raise InputError(
+            f"expert={row.name!r} cannot sit on a committee: an expert must say how little it knows far from its rows, "
+            "and the variance of 'sor' vanishes there while that of 'nystrom' can be negative. Use 'dtc', 'vfe' or "
+            "'fitc', or 'exact' for experts of a few hundred rows."
+        )
+
+
+def in_blocks(block: Block, blocks: InnerBlocks) -> MemoryRows:
+    """The rows sorted by their block inside the expert."""
+    order, offsets = partition.block_slices(blocks.labels(block.X), blocks.cells.n_blocks)
+    return MemoryRows(block.take(order), offsets)
+
+
+def _exact_spec(recipe: Recipe, block: Block) -> ExpertSpec:
+    require_dense_size(len(block))
+    return DenseSpec(block)
+
+
+def _subset_spec(recipe: Recipe, block: Block) -> ExpertSpec:
+    index = torch.from_numpy(recipe.rng.permutation(len(block))[: recipe.n_inducing])
+    return DenseSpec(block.take(index))
+
+
+def _sparse_spec(recipe: Recipe, block: Block) -> ExpertSpec:
+    X = block.X.to(torch.float64)
+    chosen = inducing.select_inducing(recipe.inducing, recipe.kernel, X, recipe.n_inducing, recipe.rng, block.weight)
+    if not recipe.row.by_block:
+        return SparseSpec(MemoryRows(block), recipe.row, chosen)
+    n_blocks = max(1, round(len(block) / recipe.n_inducing))
+    cells = partition.kmeans_partition(X * recipe.metric, n_blocks, recipe.rng)
+    blocks = InnerBlocks(cells, recipe.metric)
+    return SparseSpec(in_blocks(block, blocks), recipe.row, chosen, blocks)
+
+
+_MAKERS: Mapping[Family, Callable[[Recipe, Block], ExpertSpec]] = {
+    Family.EXACT: _exact_spec,
+    Family.SUBSET: _subset_spec,
+    Family.INDUCING: _sparse_spec,
+}

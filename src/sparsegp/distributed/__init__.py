@@ -1,28 +1,8 @@
 """The same models on a Dask cluster: rows stay on workers, sums of M x M numbers travel (extra `dask`)."""
 
-from sparsegp.distributed.blocks import DistributedBlocks
-from sparsegp.distributed.experts import DaskCrew, crew
-from sparsegp.distributed.fitting import can_fit, fit
-from sparsegp.distributed.lazy_prediction import lazy_predictions
-from sparsegp.distributed.objective import DaskObjective
-from sparsegp.distributed.placing import in_blocks
-from sparsegp.distributed.prediction import predict
-from sparsegp.distributed.rows import DistributedRows
-from sparsegp.distributed.shares import surveyed
-from sparsegp.distributed.updating import can_update, partial_fit
+from sparsegp.distributed.dask_rows import DaskRows
+from sparsegp.distributed.executor import DaskExecutor, executor_of
+from sparsegp.distributed.prediction import lazy_predictions, predict
+from sparsegp.distributed.shares import scanned, sum_over
 
-__all__ = [
-    "DaskCrew",
-    "DaskObjective",
-    "DistributedBlocks",
-    "DistributedRows",
-    "can_fit",
-    "can_update",
-    "crew",
-    "fit",
-    "in_blocks",
-    "lazy_predictions",
-    "partial_fit",
-    "predict",
-    "surveyed",
-]
+__all__ = ["DaskExecutor", "DaskRows", "executor_of", "lazy_predictions", "predict", "scanned", "sum_over"]

@@ -11,13 +11,11 @@ import pyarrow.parquet as pq
 
 from sparsegp.distributed.connecting import dask_package
 from sparsegp.errors import InputError
-from sparsegp.sources import files
 from sparsegp.sources.arrays import ArraySource
 from sparsegp.sources.batch import Batch, Place, Source, rows_per_batch
 from sparsegp.sources.columns import Columns, Roles
-from sparsegp.sources.csv import CsvSource
-from sparsegp.sources.dask_collections import DaskArraySource, DaskFrameSource
-from sparsegp.sources.parquet import READ_BUFFER_BYTES, ParquetPart, ParquetSource
+from sparsegp.sources.files import READ_BUFFER_BYTES, CsvSource, ParquetPart, ParquetSource, label
+from sparsegp.sources.iterables import DaskArraySource, DaskFrameSource
 from sparsegp.sources.tables import TableSource
 
 
@@ -58,7 +56,7 @@ class RowGroup:
 
     def __iter__(self) -> Iterator[Batch]:
         wanted = [name for name in self.columns.all if name not in self.part.constants]
-        place = Place(files.label(self.part.path), self.start, self.group)
+        place = Place(label(self.part.path), self.start, self.group)
         step = rows_per_batch(self.n_features)
         try:
             with pq.ParquetFile(self.part.path, buffer_size=READ_BUFFER_BYTES) as file:

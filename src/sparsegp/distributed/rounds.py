@@ -20,17 +20,30 @@ class Traffic:
     received: int = 0
     rounds: int = 0
 
+    def add(self, sent: int, received: int, rounds: int = 1) -> None:
+        self.sent += sent
+        self.received += received
+        self.rounds += rounds
+
     @property
     def total(self) -> int:
         return self.sent + self.received
 
 
-def submit(client: Any, task: Callable[..., Any], *given: Any, home: str | None = None, retries: int = 0) -> Any:
+def submit(
+    client: Any,
+    task: Callable[..., Any],
+    *given: Any,
+    home: str | None = None,
+    retries: int = 0,
+    name: str | None = None,
+) -> Any:
     """The future of a task, at its home unless that worker is gone; then wherever there is room.
 
-    Tasks carry their arguments, so whatever a lost worker held is computed again from the source.
+    Tasks carry their arguments, so whatever a lost worker held is computed again from the source. `name` is what Dask's
+    dashboard shows.
     """
-    key = f"sparsegp-{task.__name__}-{uuid.uuid4().hex}"
+    key = f"sparsegp-{name or task.__name__}-{uuid.uuid4().hex}"
     where = {} if home is None else {"workers": [home], "allow_other_workers": True}
     return client.submit(task, *given, key=key, retries=retries, **where)
 

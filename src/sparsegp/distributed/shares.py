@@ -1,75 +1,81 @@
-"""Sources on workers: opened on the driver, cut into shares, then surveyed and loaded where the shares are."""
+"""Sources on workers: opened on the driver, cut into shares, then scanned, loaded or summed up where the shares are."""
 
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 import torch
 
-from sparsegp.distributed import pieces, worker_tasks
+from sparsegp.data import Block, MemoryRows, Sum
+from sparsegp.distributed import pieces
 from sparsegp.distributed.connecting import worker_threads
+from sparsegp.distributed.dask_rows import DaskRows
+from sparsegp.distributed.executor import DaskExecutor, all_threads
 from sparsegp.distributed.rounds import READING_RETRIES, gathered, submit
-from sparsegp.distributed.rows import DistributedRows
-from sparsegp.distributed.surveying import joined_survey, sample_sizes
-from sparsegp.sources import Source, Survey, Units
-from sparsegp.sources.dask_collections import DaskArraySource, DaskFrameSource
-from sparsegp.sources.survey import SAMPLE_ROWS
+from sparsegp.errors import InputError
+from sparsegp.parallel import packed, unpacked
+from sparsegp.sources import Batch, Scaling, Scan, Source, SourceRows, scan, to_block
+from sparsegp.sources.iterables import DaskArraySource, DaskFrameSource
+from sparsegp.sources.scan import SAMPLE_ROWS, valid_batches, with_weight
 
 
 @dataclass(frozen=True)
-class SurveyedShares:
+class ScannedShares:
     """Futures of the sources of each share, and what one pass over them told."""
 
     client: Any
     sources: tuple[Any, ...]
     homes: tuple[str, ...]
     counts: tuple[int, ...]
-    survey: Survey
+    scan: Scan
 
-    def load(self, units: Units, dtype: torch.dtype = torch.float64) -> DistributedRows:
-        """The rows in the model's units, kept in the memory of the workers."""
+    def load(self, scaling: Scaling, dtype: torch.dtype = torch.float64) -> DaskRows:
+        """The rows in the scaling of the model, kept in the memory of the workers."""
         arguments = zip(self.sources, self.counts, self.homes, strict=True)
         shares = tuple(
-            submit(self.client, worker_tasks.load_share, source, units, n, dtype, home=home, retries=READING_RETRIES)
+            submit(self.client, load_share, source, scaling, n, dtype, home=home, retries=READING_RETRIES)
             for source, n, home in arguments
         )
-        least = self.survey.least_noise_var
-        return DistributedRows(
-            self.client,
-            shares,
-            self.homes,
+        found, y_sq = self.scan, scaling.y_scale**2
+        executor = DaskExecutor(self.client, worker_threads(self.client))
+        return DaskRows(
+            executor,
+            executor.adopt(shares, self.homes, self.counts),
             self.counts,
-            self.survey.total_weight,
-            len(self.survey.x_mean),
-            dtype,
-            None if least is None else least / units.y_scale**2,
+            found.total_weight,
+            MemoryRows(to_block(found.sample, scaling, torch.empty(0, dtype=dtype))),
+            None if found.least_noise_var is None else found.least_noise_var / y_sq,
+            None if found.mean_noise_var is None else found.mean_noise_var / y_sq,
         )
 
 
-def surveyed(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_ROWS) -> SurveyedShares:
+def scanned(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_ROWS) -> ScannedShares:
     """One share for each worker; one pass, in which every worker reads its own."""
     homes = tuple(worker_threads(client))
     sources = placed(client, source, homes)
-    surveys = [
-        submit(client, worker_tasks.survey_share, mine, (seed, k), sample_rows, home=home, retries=READING_RETRIES)
+    scans = [
+        submit(client, scan_share, mine, (seed, k), sample_rows, home=home, retries=READING_RETRIES)
         for k, (mine, home) in enumerate(zip(sources, homes, strict=True))
     ]
-    facts = gathered(client, [submit(client, worker_tasks.without_sample, mine) for mine in surveys])
+    facts = gathered(client, [submit(client, without_sample, mine) for mine in scans])
     for fact in facts:
         if fact.error is not None:
             raise fact.error
     counts = tuple(0 if fact.found is None else fact.found.n_rows for fact in facts)
     sizes = sample_sizes(counts, sample_rows, np.random.default_rng((seed, len(homes))))
     asked = [
-        submit(client, worker_tasks.some_rows, mine, size, (seed, k, 1))
-        for k, (mine, size) in enumerate(zip(surveys, sizes, strict=True))
+        submit(client, some_rows, mine, size, (seed, k, 1))
+        for k, (mine, size) in enumerate(zip(scans, sizes, strict=True))
     ]
     samples = [part for part in gathered(client, asked) if part is not None]
     found = [fact.found for fact in facts if fact.found is not None]
     n_weightless = sum(fact.n_weightless for fact in facts)
-    whole = joined_survey(found, n_weightless, samples)
-    return SurveyedShares(client, sources, homes, counts, whole)
+    whole = joined_scan(found, n_weightless, samples)
+    return ScannedShares(client, sources, homes, counts, whole)
 
 
 def placed(client: Any, source: Source, homes: tuple[str, ...]) -> tuple[Any, ...]:
@@ -101,3 +107,125 @@ def _collection_shares(
         else:
             placed.append(submit(client, pieces.array_source, source.n_features, first, computed, home=home))
     return tuple(placed)
+
+
+def sample_sizes(n_rows: Sequence[int], capacity: int, rng: np.random.Generator) -> list[int]:
+    """Rows to draw from each share so that the whole is a uniform sample of all rows."""
+    if sum(n_rows) <= capacity:
+        return list(n_rows)
+    return [int(size) for size in rng.multivariate_hypergeometric(n_rows, capacity, method="marginals")]
+
+
+def joined_scan(parts: Sequence[Scan], n_weightless: int, samples: Sequence[Batch]) -> Scan:
+    """The scan of all rows from those of the shares that have any."""
+    if not parts:
+        raise InputError(
+            "Every sample_weight is zero: there is nothing to learn from."
+            if n_weightless
+            else "The data have no rows: every file, row group or partition is empty."
+        )
+    n_rows = sum(part.n_rows for part in parts)
+    least = [part.least_noise_var for part in parts if part.least_noise_var is not None]
+    means = [part.mean_noise_var * part.n_rows for part in parts if part.mean_noise_var is not None]
+    return Scan(
+        n_rows,
+        n_weightless,
+        reduce(add, (part.inputs for part in parts)),
+        reduce(add, (part.targets for part in parts)),
+        Batch.concat(samples),
+        min(least, default=None),
+        sum(means) / n_rows if means else None,
+    )
+
+
+# What workers do with their share. Every function is pure: a lost result is computed again.
+
+
+@dataclass(frozen=True)
+class ShareScan:
+    """The scan of a share (None: it has no rows that count), rows of weight zero, and what is wrong with it."""
+
+    found: Scan | None = None
+    n_weightless: int = 0
+    error: InputError | None = None
+
+
+def scan_share(source: Source, seed: tuple[int, int], sample_rows: int) -> ShareScan:
+    """Bad input is a result, not a failure: reading it again would not help."""
+    try:
+        if not any(len(with_weight(part)) for part in valid_batches(source)):
+            return ShareScan(None, sum(len(part) for part in valid_batches(source)))
+        found = scan(source, np.random.default_rng(seed), sample_rows)
+        return ShareScan(found, found.n_weightless)
+    except InputError as error:
+        return ShareScan(error=error)
+
+
+def without_sample(share: ShareScan) -> ShareScan:
+    """The facts, which are small."""
+    if share.found is None:
+        return share
+    found = share.found
+    empty = found.sample.take(slice(0, 0))
+    facts = (found.n_rows, found.n_weightless, found.inputs, found.targets, empty)
+    return ShareScan(Scan(*facts, found.least_noise_var, found.mean_noise_var), share.n_weightless)
+
+
+def some_rows(share: ShareScan, n_rows: int, seed: tuple[int, ...]) -> Batch | None:
+    """A random part of the sample, in the order of the sample; all of it when it is not larger."""
+    if share.found is None or n_rows == 0:
+        return None
+    sample = share.found.sample
+    if n_rows >= len(sample):
+        return sample
+    chosen = np.zeros(len(sample), dtype=bool)
+    chosen[np.random.default_rng(seed).choice(len(sample), n_rows, replace=False)] = True
+    return sample.take(chosen)
+
+
+def load_share(source: Source, scaling: Scaling, n_rows: int, dtype: torch.dtype) -> MemoryRows:
+    """The share in the scaling of the model, in memory."""
+    empty = Block.empty(source.n_features, dtype)
+    rows = SourceRows(source, scaling, n_rows, MemoryRows(empty), float(n_rows))
+    return MemoryRows(Block.concat([empty, *(part.all for part in rows)]))
+
+
+def sum_over(
+    client: Any, source: Source, scaling: Scaling, task: Callable[[Block, int], Sum], dtype: torch.dtype
+) -> Sum:
+    """The sum of the task over parts of the source, each read once; the shares are added in their order.
+
+    A part is a partition, a file or a row group. The task is given its rows and how many of weight zero there were.
+    """
+    homes = tuple(worker_threads(client))
+    shares, message = placed(client, source, homes), packed(task)
+    answers = gathered(
+        client,
+        [
+            submit(client, sum_of_share, mine, scaling, message, dtype, home=home, retries=READING_RETRIES)
+            for mine, home in zip(shares, homes, strict=True)
+        ],
+    )
+    parts = [unpacked(answer) for answer in answers]
+    for part in parts:
+        if isinstance(part, InputError):
+            raise part
+    total: Sum = reduce(add, parts)
+    return total
+
+
+def sum_of_share(source: pieces.Joined, scaling: Scaling, message: bytes, dtype: torch.dtype) -> bytes:
+    """Bad input is a result, not a failure: reading it again would not help."""
+    like, empty = torch.empty(0, dtype=dtype), Block.empty(source.n_features, dtype)
+    with all_threads():
+        task = unpacked(message)
+        total = task(empty, 0)
+        try:
+            for part in source.sources:
+                batches = list(valid_batches(part))
+                blocks = [to_block(with_weight(batch), scaling, like) for batch in batches]
+                block = Block.concat([empty, *blocks])
+                total = total + task(block, sum(map(len, batches)) - len(block))
+        except InputError as error:
+            return packed(error)
+        return packed(total)

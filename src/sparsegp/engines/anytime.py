@@ -1,4 +1,4 @@
-"""Anytime inference: stochastic natural-gradient ascent on q(u) (000 eqs. 24-26; math: section 4).
+"""Anytime inference: stochastic natural-gradient ascent on q(u) (000 eqs. 24-26; derivations/anytime.md).
 
 In natural parameters a step is an average,
 
@@ -26,12 +26,11 @@ RECENT_BYTES = 256 * 2**20
 class Reading(Enum):
     """What an unfinished run stands for.
 
-    EXTRAPOLATED: the iterate, unbiased for the natural parameters of all rows, as if all had been seen.
-    RATIO: the iterate scaled to the number of all rows, n/(rows processed); less variance if block sizes differ much.
+    RATIO: the iterate, as if all rows had been seen, scaled to their number: n/(rows processed). The iterate itself is
+        unbiased too, with more variance if block sizes differ much.
     SEEN: the exact posterior of the rows seen, honestly wide.
     """
 
-    EXTRAPOLATED = "extrapolated"
     RATIO = "ratio"
     SEEN = "seen"
 
@@ -120,11 +119,9 @@ def blend(
 
 def read(state: AnytimeState, reading: Reading, n_rows: float) -> BlockStatistics:
     """The statistics a reading stands for; `n_rows` counts all rows, with their weights."""
-    if reading is Reading.SEEN:
+    if reading is Reading.SEEN or state.iterate.n_rows == 0.0:
         return state.seen
-    if reading is Reading.RATIO and state.iterate.n_rows > 0.0:
-        return n_rows / state.iterate.n_rows * state.iterate
-    return state.iterate
+    return n_rows / state.iterate.n_rows * state.iterate
 
 
 def default_recent(prior: SparsePrior) -> int:

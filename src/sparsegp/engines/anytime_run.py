@@ -2,15 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from sparsegp.data import BlockSource
 from sparsegp.engines import divergence, stopping
 from sparsegp.engines.anytime import AnytimeState, NaturalAscent, Reading, default_recent, read
+from sparsegp.engines.batch import StatisticsOfBlock
 from sparsegp.engines.pace import Clock, Pace
-from sparsegp.engines.sampling import WITHOUT_REPLACEMENT, BlockSource, Sampling
+from sparsegp.engines.sampling import WITHOUT_REPLACEMENT, Sampling
 from sparsegp.engines.steps import Averaging, StepSchedule
 from sparsegp.errors import InputError
 from sparsegp.local_posterior import LocalPosterior, make_posterior
@@ -36,7 +38,7 @@ class Options:
     schedule: StepSchedule = field(default_factory=Averaging)
     sampling: Sampling = WITHOUT_REPLACEMENT
     blocks_per_step: int = 1
-    reading: Reading = Reading.EXTRAPOLATED
+    reading: Reading = Reading.RATIO
     seconds: float | None = None
     max_steps: int | None = None
     tolerance: float | None = None
@@ -64,7 +66,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Progress:
+class Snapshot:
     """A published model and how good it is.
 
     `seconds` is the time worked, `fraction` the share of all rows seen, `log_evidence` the estimate of J(q) from the
@@ -96,13 +98,11 @@ def run(
     *,
     rng: np.random.Generator,
     probes: stopping.ProbePoints | None = None,
-    statistics: Callable[[Sequence[int]], Sequence[BlockStatistics]] | None = None,
     clock: Clock = time.perf_counter,
-) -> Iterator[Progress]:
-    """Publish after the first step and then at geometrically spaced times; the last Progress has a reason.
+) -> Iterator[Snapshot]:
+    """Publish after the first step and then at geometrically spaced times; the last Snapshot has a reason.
 
-    The deadline counts the time of the reader too; a step and a publication are only begun if both fit. `statistics`
-    gives those of blocks by number where they are computed elsewhere.
+    The deadline counts the time of the reader too; a step and a publication are only begun if both fit.
     """
     options = options or Options()
     if options.tolerance is not None and probes is None:
@@ -110,13 +110,10 @@ def run(
     pace = Pace(options.seconds, options.publish_ratio, clock)
     engine = NaturalAscent(prior, options.schedule, default_recent(prior) if probes is not None else 0)
     publisher = _Publisher(prior, source, options, probes)
-    state = engine.init()
+    state, statistics = engine.init(), StatisticsOfBlock(prior)
     for draw in options.sampling.draws(source.sizes, options.blocks_per_step, rng):
         with pace.step():
-            if statistics is None:
-                state, _ = engine.step(state, draw, [source.block(k) for k in draw.index])
-            else:
-                state, _ = engine.fold(state, draw, statistics(draw.index))
+            state, _ = engine.fold(state, draw, source.each(statistics, draw.index))
         reason = _ending(state, options, pace, publisher.n_blocks)
         if reason is None and not pace.due:
             continue
@@ -150,7 +147,7 @@ class _Publisher:
         self.posterior = make_posterior(prior, nothing, source)
         self.probes = None if points is None else stopping.Probes.prepare(self.posterior, points)
 
-    def publish(self, state: AnytimeState, reason: str | None) -> Progress:
+    def publish(self, state: AnytimeState, reason: str | None) -> Snapshot:
         statistics = read(state, self.options.reading, self.n_rows)
         q, before = InducingPosterior.from_statistics(statistics), self.posterior.q
         self.posterior = _refreshed(self.posterior, q)
@@ -158,7 +155,7 @@ class _Publisher:
         error = self._error(state, statistics, q)
         if reason is None and error is not None and error < (self.options.tolerance or -math.inf):
             reason = ACCURATE
-        return Progress(
+        return Snapshot(
             step=state.steps,
             seconds=0.0,
             rows_seen=state.seen.n_rows,
@@ -176,12 +173,11 @@ class _Publisher:
         """Of the extrapolation, whatever the reading: how far the unseen blocks could still move the mean."""
         if self.probes is None:
             return None
-        reading = self.options.reading
-        if reading is Reading.SEEN:
-            reading, statistics = Reading.RATIO, read(state, Reading.RATIO, self.n_rows)
+        if self.options.reading is Reading.SEEN:
+            statistics = read(state, Reading.RATIO, self.n_rows)
             q = InducingPosterior.from_statistics(statistics)
         share = stopping.unseen_share(state, self.n_blocks, self.options.becomes_exact)
-        se = stopping.standard_error(state, statistics, q, self.probes.slopes, share=share, reading=reading)
+        se = stopping.standard_error(state, statistics, q, self.probes.slopes, share=share)
         return stopping.relative_error(se, self.probes.std(q))
 
 

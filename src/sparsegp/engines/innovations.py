@@ -26,14 +26,16 @@ class Innovations:
 
     def after(self, step: StepInfo) -> "Innovations":
         """Including one more step."""
-        if step.n_rows == 0:
-            return self
-        kept = 0.5 ** (step.n_rows / HALF_LIFE)
+        return self if step.n_rows == 0 else self.after_rows(step.n_rows, step.clipped_nis / step.expected_nis)
+
+    def after_rows(self, n_rows: int, mean_square: float) -> "Innovations":
+        """Including more rows, given the mean square of their standardised errors."""
+        kept = 0.5 ** (n_rows / HALF_LIFE)
         return Innovations(
-            self.rows + step.n_rows,
-            kept * self.square_sum + step.n_rows * step.clipped_nis / step.expected_nis,
-            kept * self.weight + step.n_rows,
-            kept * kept * self.weight_sq + step.n_rows,
+            self.rows + n_rows,
+            kept * self.square_sum + n_rows * mean_square,
+            kept * self.weight + n_rows,
+            kept * kept * self.weight_sq + n_rows,
         )
 
     @property

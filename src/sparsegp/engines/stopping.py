@@ -1,4 +1,4 @@
-"""When to stop: the sampling error that unseen blocks leave in the predictive mean (math: section 4.5)."""
+"""When to stop: the sampling error that unseen blocks leave in the predictive mean (derivations/anytime.md)."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.approximations import TestConditional
-from sparsegp.engines.anytime import AnytimeState, Reading, Visit
+from sparsegp.engines.anytime import AnytimeState, Visit
 from sparsegp.local_posterior import LocalPosterior
 from sparsegp.posterior import InducingPosterior, SparsePosterior
 from sparsegp.statistics import BlockStatistics
@@ -76,22 +76,31 @@ def standard_error(
     slopes: Tensor,
     *,
     share: float,
-    reading: Reading = Reading.EXTRAPOLATED,
 ) -> Tensor:
     """se of the predictive mean at each probe: se^2 = share * spread * Var_s(phi_s/p_s).
 
     When averaging t of K blocks drawn with equal chance this is (1 - t/K) K^2/t Var_s(phi_s). Infinite before there are
-    FEWEST_BLOCKS blocks to judge from. `statistics` are those q was read from.
+    FEWEST_BLOCKS blocks to judge from. `statistics` are the iterate scaled to all rows, those q was read from.
     """
     if share == 0.0:
         return torch.zeros(slopes.shape[0], dtype=torch.float64)
     if len(state.recent) < FEWEST_BLOCKS:
         return torch.full((slopes.shape[0],), math.inf, dtype=torch.float64)
-    scale = statistics.n_rows / state.iterate.n_rows if reading is Reading.RATIO else 1.0
+    scale = statistics.n_rows / state.iterate.n_rows
+    phi = influences(state.recent, statistics, q, slopes, scale)
+    return sampling_error(state, scale * _beyond_size(phi, state.recent), share)
+
+
+def influences(
+    recent: tuple[Visit, ...], statistics: BlockStatistics, q: InducingPosterior, slopes: Tensor, scale: float = 1.0
+) -> Tensor:
+    """phi_s at each probe, one row a block; `scale`: of the blocks' weights in the statistics."""
     B = statistics.precision + torch.eye(len(q.mean), dtype=torch.float64, device=q.mean.device)
-    phi = torch.stack([influence(slopes, B, q.mean, v.statistics, scale * v.weight) for v in state.recent])
-    if reading is Reading.RATIO:
-        phi = scale * _beyond_size(phi, state.recent)
+    return torch.stack([influence(slopes, B, q.mean, v.statistics, scale * v.weight) for v in recent])
+
+
+def sampling_error(state: AnytimeState, phi: Tensor, share: float) -> Tensor:
+    """(share * spread * Var_s(phi_s/p_s))^(1/2)."""
     inverse_chance = torch.tensor([v.inverse_chance for v in state.recent], dtype=torch.float64)
     return (share * state.spread * (inverse_chance[:, None] * phi).var(dim=0)).sqrt()
 

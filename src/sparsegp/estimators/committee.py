@@ -1,47 +1,45 @@
 """CommitteeGPRegressor: the scikit-learn shell of committees of experts."""
 
-import math
-import time
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state
-from torch import Tensor
+from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg
-from sparsegp.committee import aggregation, processes
+from sparsegp import linalg, parallel
+from sparsegp.committee import aggregation
 from sparsegp.committee.aggregation import Aggregation
-from sparsegp.committee.division import CHOICES as PARTITIONS
-from sparsegp.committee.parallel import n_workers
-from sparsegp.committee.training import Crew, Threads
-from sparsegp.data import Block
+from sparsegp.committee.split import CHOICES as PARTITIONS
+from sparsegp.distributed import executor_of
+from sparsegp.engines import anytime_run
+from sparsegp.engines.innovations import Innovations
 from sparsegp.errors import InputError
-from sparsegp.estimators import committee_fitting
-from sparsegp.estimators.choices.kernel_judges import LearnedNoise
-from sparsegp.estimators.choices.starting_points import starting_noise_kernel, starting_point
-from sparsegp.estimators.committee_fitting import CommitteeProblem, ExpertKind, FittedCommittee
-from sparsegp.estimators.incoming import arrivals, clusters, validation
-from sparsegp.estimators.incoming.blocking import drop_weightless
-from sparsegp.estimators.incoming.standardizer import Standardizer
-from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixture
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators import checks
+from sparsegp.estimators.base import Estimator
+from sparsegp.estimators.fitted import Fitted
+from sparsegp.estimators.opening import Given, Opened, named_cluster, opened
 from sparsegp.estimators.progress import StepListener, with_callbacks
-from sparsegp.estimators.shell import Estimator, all_or_nothing
+from sparsegp.files import schema
+from sparsegp.fit import kernel_choice
+from sparsegp.fit.auto import is_auto
+from sparsegp.fit.budget import Budget
+from sparsegp.fit.committees import ExpertKind
+from sparsegp.fit.kernel_choice import LearnedNoise
+from sparsegp.fit.pipeline import Progress, steps
+from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem, Start
+from sparsegp.fit.start import starting_noise_kernel, starting_point
 from sparsegp.inducing import CHOICES as INDUCING_CHOICES
+from sparsegp.kernels import Kernel
 from sparsegp.learning.progressive import OPTIMIZERS
-from sparsegp.sources import to_block
 
 BACKENDS = ("threads", "processes")
 ROWS_PER_EXPERT = 500
-NOISE_SAMPLE_ROWS = 2048
+ROWS_STAY = "the experts of a committee get their rows from this process."
 
 
-class CommitteeGPRegressor(MixturePredictions, Estimator):
+class CommitteeGPRegressor(Estimator):
     """Gaussian-process regression by experts on disjoint rows, with shared hyper-parameters.
 
     Parameters
@@ -63,6 +61,8 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         itself, the mean in prior standard deviations. 0 asks all experts everywhere.
     most_asked : experts asked about a row at the most, those whose rows are centred nearest to it; None: no limit but
         `skip_tolerance`. It bounds what a prediction costs, however many experts there are (docs/committees.md).
+    time_budget : seconds that `fit` may take. Learning ends in time for the posteriors of all experts, which cannot be
+        cut short; `info_["budget"]` says how it went (docs/time-budgets.md).
     normalize : standardise X and y inside; predictions come back in the user's units.
     n_jobs : experts computed at the same time, each in a thread or process of its own; None uses all cores.
     backend : where they are computed during `fit`, "threads" or "processes". Processes take a few seconds to start and
@@ -71,10 +71,13 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
     Attributes
     ----------
     kernel_, noise_var_ : the shared hyper-parameters in the user's units. With learned noise, noise_var_ is its mean
-        over a sample of the training rows, and noise_kernel_ and noise_mean_ are the prior of g.
+        over a sample of the rows of the fit, and noise_kernel_ and noise_mean_ are the prior of g.
     log_evidence_ : sum of the experts' log evidences or bounds, in the units they were computed in.
-    info_ : number and sizes of experts, jitter, seconds, evaluations and stages of learning.
+    info_ : number and sizes of experts at the fit, jitter, seconds, evaluations and stages of learning; "innovations"
+        after updates.
     """
+
+    kind = schema.COMMITTEE
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         learn_inducing: bool = True,
         skip_tolerance: float = 1e-6,
         most_asked: int | None = None,
+        time_budget: float | None = None,
         normalize: bool = True,
         n_jobs: int | None = None,
         backend: str = "threads",
@@ -114,6 +118,7 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         self.learn_inducing = learn_inducing
         self.skip_tolerance = skip_tolerance
         self.most_asked = most_asked
+        self.time_budget = time_budget
         self.normalize = normalize
         self.n_jobs = n_jobs
         self.backend = backend
@@ -121,7 +126,6 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
-    @all_or_nothing
     def fit(
         self,
         X: Any,
@@ -140,91 +144,151 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
         or a scheduler's address, has the experts on its workers; the rows come from this process. The rest is as for
         SparseGPRegressor.
         """
-        started = time.perf_counter()
-        kind, row = self._checked_parameters()
-        if self.most_asked is not None and self.partition == "random" and blocks is None:
+        given = Given(X, y, target, noise_var, sample_weight, blocks)
+        return self._fit(given, named_cluster(client, cluster))
+
+    def _fit(self, given: Given, where: Any = None) -> Self:
+        budget, (kind, rule) = Budget(self.time_budget, options=self.fit_options.budget), self.check_parameters()
+        if self.most_asked is not None and self.partition == "random" and given.blocks is None:
             raise InputError(
                 "most_asked= asks the experts nearest to a row, and with partition='random' none is nearer than "
                 "another: use partition='kmeans', or leave most_asked=None."
             )
-        batch = arrivals.training_batch(self, X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
-        if batch.noise_var is not None and kind.noisy:
-            raise InputError(f"expert={self.expert!r} learns the noise: give noise_var= per row to other experts only.")
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        self._standardizer = Standardizer.of(batch, normalize=self.normalize)
-        block, labels = drop_weightless(to_block(batch, self._standardizer), blocks)
-        listener = StepListener(self, self.verbose)
-        where = clusters.chosen(client, cluster)
-        with linalg.flushed_denormals():
-            problem = self._problem(block, labels, kind, row, rng, listener)
-            with self._crew(where, problem.n_experts) as crew:
-                fitted = committee_fitting.fit(replace(problem, crew=crew))
-        listener.close()
-        self.n_samples_seen_ = len(batch)
-        self._store(fitted, block)
-        self.info_ = {**fitted.info, "seconds": time.perf_counter() - started}
+        seed = self._seed()
+        with opened(
+            self,
+            given,
+            seed=seed,
+            budget=budget,
+            can_stream=False,
+            not_on_cluster=ROWS_STAY,
+        ) as data:
+            if data.block.noise_var is not None and kind.learns_noise:
+                raise InputError(
+                    f"expert={self.expert!r} learns the noise: give noise_var= per row to other experts only."
+                )
+            n_rows = len(data.block)
+            n_experts = self._n_experts(n_rows) if data.labels is None else len(np.unique(data.labels))
+            listener = StepListener(self, self.verbose)
+            try:
+                with linalg.flushed_denormals(), self._executor(where, n_experts) as executor:
+                    committee = CommitteeSpec(
+                        rule,
+                        n_experts,
+                        self.partition,
+                        float(self.skip_tolerance),
+                        self.most_asked,
+                        self.n_jobs,
+                        executor,
+                    )
+                    problem = self._problem(data, kind, committee, np.random.default_rng(seed), listener)
+                    *_, last = steps(problem, data.rows, budget)
+            finally:
+                listener.close()
+        self.assign(Fitted(last.model, data.scaling, _report(last, budget), data.n_given, data.columns))
         return self
 
-    def _crew(self, where: Any, n_experts: int) -> AbstractContextManager[Crew]:
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        noise_var: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+    ) -> Self:
+        """Add rows, exactly: the model is then that of one fit of all rows with the same hyper-parameters, inducing
+        inputs and division of the rows.
+
+        The first call on a fresh estimator is an ordinary `fit`. Later on a row joins the expert in whose cell it lies.
+        Where experts were given by labels, `blocks` has those of the new rows, and a new label is a new expert; without
+        it a row joins the expert whose rows are centred nearest. With partition="random" it joins the expert with the
+        fewest rows. Experts with new rows are computed again, all others stay as they are. A batch without rows changes
+        nothing; one with an error leaves the model as it was.
+        """
+        given = Given(X, y, target, noise_var, sample_weight, blocks)
+        return self._add(given) if self._is_fitted else self._fit(given)
+
+    def forget(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        noise_var: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+    ) -> Self:
+        """Remove rows that are in the model, given as they were added; an expert without rows is not asked any more.
+
+        A row that no expert has is an error that says which, and the model stays as it was.
+        """
+        check_is_fitted(self)
+        return self._remove(Given(X, y, target, noise_var, sample_weight, blocks))
+
+    def _executor(self, where: Any, n_experts: int) -> AbstractContextManager[parallel.Executor]:
         if where is not None:
-            return cast(AbstractContextManager[Crew], clusters.distributed().crew(where))
+            return executor_of(where)
         if self.backend == "processes":
-            return processes.started(n_workers(self.n_jobs, n_experts))
-        return nullcontext(Threads(self.n_jobs))
+            return parallel.Processes(parallel.n_workers(self.n_jobs, n_experts))
+        return nullcontext(parallel.Threads(self.n_jobs))
 
     def _problem(
         self,
-        block: Block,
-        labels: ArrayLike | None,
+        data: Opened,
         kind: ExpertKind,
-        row: Aggregation,
+        committee: CommitteeSpec,
         rng: np.random.Generator,
         listener: StepListener,
-    ) -> CommitteeProblem:
-        n_experts = self._n_experts(len(block)) if labels is None else len(np.unique(labels))
-        noise_kernel = starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng)
-        judge = LearnedNoise(noise_kernel, self.n_noise_inducing * n_experts / len(block)) if kind.noisy else None
-        start = starting_point(self, self._standardizer, block, rng, judge)
-        return CommitteeProblem(
-            block=block,
-            labels=labels,
-            kernel=start.kernel,
-            noise_var=start.noise_var,
-            noise_kernel=noise_kernel,
-            kind=kind,
-            aggregation=row,
-            partition=self.partition,
-            n_experts=n_experts,
-            n_inducing=self.n_inducing,
-            n_noise_inducing=self.n_noise_inducing,
+    ) -> Problem:
+        noise_kernel = starting_noise_kernel(self.noise_kernel, data.scaling, data.block, rng)
+        noise, judge = None, None
+        if kind.learns_noise:
+            noise = NoiseSpec(noise_kernel, self.n_noise_inducing, self.inducing)
+            judge = LearnedNoise(noise_kernel, self.n_noise_inducing * committee.n_experts / len(data.block))
+        return Problem(
+            approx=kind.approx,
+            start=self._start(data, judge, rng),
             inducing=self.inducing,
-            optimizer=self.optimizer,
-            learn_inducing=self.learn_inducing,
-            tolerance=float(self.skip_tolerance),
-            most_asked=self.most_asked,
-            n_jobs=self.n_jobs,
+            n_inducing=self.n_inducing,
             rng=rng,
+            labels=data.labels,
+            learn_inducing=self.learn_inducing,
+            optimizer=self.optimizer,
+            noise=noise,
+            committee=committee,
             on_step=listener,
         )
 
-    def _store(self, fitted: FittedCommittee, block: Block) -> None:
-        units = self._standardizer
-        self._committee = fitted.committee
-        self.kernel_ = units.raw_kernel(fitted.hyper.kernel)
-        self.log_evidence_ = fitted.log_evidence
-        if self._is_noisy:
-            g = fitted.committee.processes[1]
-            self.noise_kernel_ = units.raw_noise_kernel(g.kernel)
-            self.noise_mean_ = g.mean + units.log_noise_shift
-            of_rows = fitted.committee.moments(block.X[:: max(1, len(block) // NOISE_SAMPLE_ROWS)])[1]
-            noise_var = torch.exp(of_rows.mean + 0.5 * of_rows.var).mean()
-        else:
-            noise_var = fitted.hyper.noise_var if block.noise_var is None else block.noise_var.mean()
-        self.noise_var_ = float(noise_var) * units.y_scale**2
+    def _start(self, data: Opened, judge: LearnedNoise | None, rng: np.random.Generator) -> Start:
+        kernel, scaling, block = self.kernel, data.scaling, data.block
+        if is_auto(kernel):
+
+            def start_of(name: str, own: np.random.Generator) -> Start:
+                return starting_point(name, self.noise_var, scaling, block, own, warns=False)
+
+            kernel = kernel_choice.chosen_kernel(
+                start_of, self.optimizer, block, rng, self.time_budget, judge, self.fit_options.kernel
+            )
+        warns = self.normalize and self.optimizer is not None
+        return starting_point(kernel, self.noise_var, scaling, block, rng, warns=warns)
 
     @property
-    def _is_noisy(self) -> bool:
-        return len(self._committee.processes) > 1
+    def noise_kernel_(self) -> Kernel:
+        """The kernel of g in the user's units, where the noise is learned."""
+        return self.scaling_.raw_noise_kernel(self._noise_process.kernel)
+
+    @property
+    def noise_mean_(self) -> float:
+        """The mean of g, log of squared units of y, where the noise is learned."""
+        return float(self._noise_process.mean) + self.scaling_.log_noise_shift
+
+    @property
+    def _noise_process(self) -> Any:
+        if not self.model_.learns_noise:
+            raise AttributeError(f"expert={self.expert!r} has no noise process: its noise_var_ is one number.")
+        return self.model_.noise_process
 
     def _n_experts(self, n_rows: int) -> int:
         if self.n_experts is None:
@@ -237,42 +301,39 @@ class CommitteeGPRegressor(MixturePredictions, Estimator):
             )
         return min(self.n_experts, n_rows)
 
-    def _checked_parameters(self) -> tuple[ExpertKind, Aggregation]:
-        validation.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
-        validation.require_choice("inducing", self.inducing, INDUCING_CHOICES)
-        validation.require_choice("partition", self.partition, PARTITIONS)
-        validation.require_choice("backend", self.backend, BACKENDS)
+    def check_parameters(self) -> tuple[ExpertKind, Aggregation]:
+        checks.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
+        checks.require_choice("inducing", self.inducing, INDUCING_CHOICES)
+        checks.require_choice("partition", self.partition, PARTITIONS)
+        checks.require_choice("backend", self.backend, BACKENDS)
         counts = {"n_inducing": self.n_inducing, "n_noise_inducing": self.n_noise_inducing}
         optional = {"n_experts": self.n_experts, "n_jobs": self.n_jobs, "most_asked": self.most_asked}
         for name, value in (*counts.items(), *((n, v) for n, v in optional.items() if v is not None)):
-            validation.positive_count(name, value)
-        if self.noise_var is not None:
-            validation.positive_number("noise_var", self.noise_var)
+            checks.positive_count(name, value)
+        for name, number in (("noise_var", self.noise_var), ("time_budget", self.time_budget)):
+            if number is not None:
+                checks.positive_number(name, number)
         if not 0.0 <= float(self.skip_tolerance) < 1.0:
             raise InputError(
                 f"skip_tolerance must be at least 0 (ask everybody) and below 1; got {self.skip_tolerance!r}."
             )
         kind = ExpertKind.get(self.expert, self.power)
-        usual = "tpoe" if kind.noisy else "grbcm"
+        usual = "tpoe" if kind.learns_noise else "grbcm"
         return kind, aggregation.get(usual if self.aggregation is None else self.aggregation)
 
-    def _new_rows(self, X: Any, blocks: ArrayLike | None) -> Tensor:
-        if blocks is not None:
-            raise InputError("blocks= is for fit: a committee asks every expert that may know something of a row.")
-        X = arrivals.new_inputs(self, X)
-        return self._standardizer.tensor(X)
 
-    def _mixture(self, X: Any, blocks: ArrayLike | None) -> NoiseMixture:
-        """Without a noise process, log noise is a known number: a mixture with a single part."""
-        inputs = self._new_rows(X, blocks)
-        f, *noise = self._committee.moments(inputs)
-        units = self._standardizer
-        mean, var = units.raw_moments(f.mean, f.var)
-        if not noise:
-            return NoiseMixture(mean, var, np.full_like(mean, math.log(self.noise_var_)), np.zeros_like(mean))
-        (g,) = noise
-        return NoiseMixture(mean, var, g.mean.numpy() + units.log_noise_shift, g.var.numpy())
-
-    def _latent_joint(self, X: Any, blocks: ArrayLike | None) -> tuple[Array, Array]:
-        inputs = self._new_rows(X, blocks)
-        return self._standardizer.raw_moments(*self._committee.joint(inputs))
+def _report(last: Progress, budget: Budget) -> dict[str, Any]:
+    """What `info_` says of a fit."""
+    used = budget.used
+    info = {**last.info, "innovations": Innovations().summary(), "seconds": used}
+    if not budget.limited:
+        return info
+    if last.reason == anytime_run.TOO_SHORT:
+        warnings.warn(
+            f"time_budget={budget.asked:g} s was shorter than the inference of all experts, and the fit took "
+            f"{used:.2g} s. The model is valid but rests on starting values: give it more time, or smaller "
+            "experts (n_experts=).",
+            stacklevel=3,
+        )
+    seen = {"rows_seen": last.rows_seen, "fraction": last.fraction, "reason": last.reason}
+    return {**info, "budget": {"asked": budget.asked, "used": used, **seen}}

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,17 +14,16 @@ from scipy.spatial import cKDTree
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsegp import approximations, linalg, metrics
-from sparsegp.approximations import Approximation, Family
-from sparsegp.data import Block, Rows
+from sparsegp.approximations import Family
+from sparsegp.data import Block, MemoryRows
 from sparsegp.errors import InputError, NegativeVarianceError
-from sparsegp.estimators.families import NOISE_FLOOR
-from sparsegp.estimators.incoming import validation
-from sparsegp.estimators.incoming.frames import as_frame
-from sparsegp.estimators.predicting.mixture import MixturePredictions
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators import checks
+from sparsegp.estimators.facts import approximation_of
+from sparsegp.fit.start import OPTIONS
 from sparsegp.kernels import Stationary
 from sparsegp.partition import kernel_metric
 from sparsegp.posterior import InducingPosterior, log_evidence
+from sparsegp.predictive import Array
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import BlockStatistics
 
@@ -64,7 +62,7 @@ class EvidenceBounds:
 
 def evidence_bounds(prior: SparsePrior, block: Block) -> EvidenceBounds:
     """Bounds of the exact log evidence in one pass of O(N M^2) (docs/derivations/evidence-bounds.md)."""
-    statistics = BlockStatistics.from_blocks(replace(prior, row=approximations.get("vfe")), Rows(block).chunks())
+    statistics = BlockStatistics.from_blocks(replace(prior, row=approximations.get("vfe")), MemoryRows(block).chunks())
     q, n = InducingPosterior.from_statistics(statistics), statistics.n_rows
     # E3: K + R <= Q + (1 + tau) R, and noise times 1 + tau divides the statistics by it
     wide = statistics * (1.0 / (1.0 + 2.0 * statistics.penalty))
@@ -77,10 +75,12 @@ def evidence_bounds(prior: SparsePrior, block: Block) -> EvidenceBounds:
 def checked_rows(model: Any, X: Any, y: Any) -> tuple[Array, Array]:
     """Rows and targets as arrays of the shape the model was fitted with."""
     check_is_fitted(model)
-    X_array = validate_data(model, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
-    validation.require_finite(X_array, vars(model).get("feature_names_in_"))
+    X_array = validate_data(
+        model, checks.as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False
+    )
+    checks.require_finite(X_array, vars(model).get("feature_names_in_"))
     target = np.asarray(y, dtype=np.float64).ravel()
-    validation.require_finite_target(target)
+    checks.require_finite_target(target)
     if len(target) != len(X_array):
         raise InputError(f"y must have one target for each of the {len(X_array)} rows; got {len(target)}.")
     return X_array, target
@@ -100,14 +100,6 @@ def without_names() -> Iterator[None]:
         yield
 
 
-def pit_values(model: Any, X: Array, y: Array) -> Array:
-    """P(Y <= y) of each row under its prediction, the mixture where the noise is uncertain: uniform if it is right."""
-    model = model.plain()
-    if isinstance(model, MixturePredictions):
-        return model._mixture(X, None).cdf(y)
-    return metrics.pit_values(y, *model.predict(X, return_std=True))
-
-
 @dataclass(frozen=True)
 class _Case:
     """A model and the rows to judge it by."""
@@ -125,8 +117,8 @@ class _Case:
 
 
 def _inducing(case: _Case) -> Iterator[Finding]:
-    row = vars(case.model).get("_row")
-    if not isinstance(row, Approximation) or row.by_block or row.family not in (Family.INDUCING, Family.NYSTROM):
+    approx = approximation_of(case.model)
+    if approx is None or approx.by_block or approx.family not in (Family.INDUCING, Family.NYSTROM):
         return
     bounds, m = model_evidence_bounds(case.model, case.X, case.y), len(case.model.inducing_)
     if bounds.unexplained > MATERIAL_SHARE:
@@ -142,13 +134,16 @@ def _inducing(case: _Case) -> Iterator[Finding]:
 def model_evidence_bounds(model: Any, X: Array, y: Array) -> EvidenceBounds:
     """Bounds at the fitted hyper-parameters for (at most 5,000 of) the given rows, in the units of the model."""
     index = spread_rows(len(y), EVIDENCE_ROWS)
-    units, noise_std = model._standardizer, model.predict_components(X[index])[2]
+    scaling, noise_std = model.scaling_, model.predict_components(X[index])[2]
     block = Block(
-        units.tensor(X[index], torch.float64, torch.device("cpu")),
-        torch.from_numpy(units.targets(y[index])),
-        torch.from_numpy((noise_std / units.y_scale) ** 2),
+        scaling.tensor(X[index], torch.float64, torch.device("cpu")),
+        torch.from_numpy(scaling.targets(y[index])),
+        torch.from_numpy((noise_std / scaling.y_scale) ** 2),
     )
-    kernel, inducing = units.standardized_kernel(model.kernel_).cpu(), torch.from_numpy(units.inputs(model.inducing_))
+    kernel, inducing = (
+        scaling.standardized_kernel(model.kernel_).cpu(),
+        torch.from_numpy(scaling.inputs(model.inducing_)),
+    )
     with linalg.flushed_denormals():
         return evidence_bounds(SparsePrior.build(kernel, inducing, 1.0, approximations.get("vfe")), block)
 
@@ -160,7 +155,7 @@ def spread_rows(n_rows: int, most: int) -> Any:
 
 def _noise(case: _Case) -> Iterator[Finding]:
     share = case.model.noise_var_ / (float(case.y.var()) or 1.0)
-    if share < 2.0 * NOISE_FLOOR:
+    if share < 2.0 * OPTIONS.noise_floor:
         yield Finding(
             WARNING,
             "The noise is at its floor",
@@ -234,7 +229,7 @@ def _spacing(case: _Case) -> Iterator[Finding]:
 
 
 def _calibration(case: _Case) -> Iterator[Finding]:
-    pit, n = pit_values(case.model, case.X, case.y), len(case.y)
+    pit, n = case.model.forecast(case.X).cdf(case.y), len(case.y)
     covered, error = float(np.mean(np.abs(2.0 * pit - 1.0) <= COVERAGE)), metrics.calibration_error(pit)
     narrow = covered < COVERAGE - max(0.03, 3.0 * math.sqrt(COVERAGE * (1.0 - COVERAGE) / n))
     if narrow or error > max(0.05, 2.0 / math.sqrt(n)):
@@ -287,18 +282,6 @@ def diagnose(model: Any, X: Any, y: Any) -> list[Finding]:
         except NegativeVarianceError as error:
             found.append(Finding(WARNING, "Some variances are negative", str(error), "Use another approximation."))
     return sorted(found, key=lambda finding: finding.severity != WARNING)
-
-
-class DiagnosisMixin:
-    """Mixin: `model.diagnose(X, y)`."""
-
-    @abstractmethod
-    def plain(self) -> Any:
-        """The estimator to judge."""
-
-    def diagnose(self, X: Any, y: Any) -> list[Finding]:
-        """Findings in plain words on rows with known targets, best rows the model has not seen."""
-        return diagnose(self.plain(), X, y)
 
 
 def _list(names: list[str], chosen: Any) -> str:

@@ -1,44 +1,36 @@
-"""HeteroscedasticGPRegressor: learned input-dependent noise for any row of the table."""
+"""HeteroscedasticGPRegressor: learned input-dependent noise for any approximation of the table."""
 
 import math
-import time
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from sklearn.utils import check_random_state
-from torch import Tensor
+from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import approximations, linalg
 from sparsegp.approximations import Approximation, Family
-from sparsegp.baselines.exact import require_dense_size
-from sparsegp.data import Block
+from sparsegp.dense import require_dense_size
+from sparsegp.engines.innovations import Innovations
 from sparsegp.errors import InputError
-from sparsegp.estimators import families
-from sparsegp.estimators.choices.kernel_judges import LearnedNoise
-from sparsegp.estimators.choices.starting_points import starting_noise_kernel, starting_point
-from sparsegp.estimators.incoming import arrivals, validation
-from sparsegp.estimators.incoming.blocking import drop_weightless, labels_of_new, make_rows
-from sparsegp.estimators.incoming.standardizer import Standardizer
-from sparsegp.estimators.predicting.mixture import MixturePredictions, NoiseMixture
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators import checks
+from sparsegp.estimators.base import Estimator
+from sparsegp.estimators.fitted import Fitted
+from sparsegp.estimators.opening import Given, Opened, named_cluster, opened
 from sparsegp.estimators.progress import StepListener, with_callbacks
-from sparsegp.estimators.shell import Estimator, all_or_nothing
-from sparsegp.estimators.stepping.budget import Budget
-from sparsegp.estimators.updating.noisy_streaming import NoisyStreamingMixin
-from sparsegp.heteroscedastic.fitting import INFERENCE, NoisyProblem
-from sparsegp.heteroscedastic.fitting import fit as fit_noisy
-from sparsegp.heteroscedastic.learning import NoisyModel
-from sparsegp.learning.deadline import is_over
-from sparsegp.sources import to_block
-
-ALL_ROWS = "all rows were visited"
-# Shares of a budget by whose ends the start and the hyper-parameters are learned; the rest is for inference.
-SURVEY_SHARE, START_SHARE, LEARNING_SHARE = 0.1, 0.35, 0.75
+from sparsegp.files import schema
+from sparsegp.fit import kernel_choice
+from sparsegp.fit.auto import is_auto
+from sparsegp.fit.kernel_choice import LearnedNoise
+from sparsegp.fit.learned_noise import ALL_ROWS, INFERENCES
+from sparsegp.fit.pipeline import fit
+from sparsegp.fit.problem import NoiseSpec, Problem, Start
+from sparsegp.fit.start import starting_noise_kernel, starting_point
+from sparsegp.kernels import Kernel
+from sparsegp.predictive import Array
 
 
-class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estimator):
+class HeteroscedasticGPRegressor(Estimator):
     """Gaussian-process regression whose noise variance exp(g(x)) is learned as a second, sparse Gaussian process.
 
     Parameters
@@ -52,8 +44,7 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
     optimizer : "lbfgs" | None (hyper-parameters and inducing inputs stay as given).
     learn_inducing : whether the inducing inputs of f and g are learned. None: yes, but not for rows of the table with
         blocks, which carry what is local (measured in docs/heteroscedastic.md).
-    inference : "exact" (natural gradients, f eliminated), "lambda" (the paper's parameters, one a row; the same
-        optimum, slower) or "stochastic" (SVSHGP: mini-batches; "vfe" only).
+    inference : "exact" (natural gradients, f eliminated) or "stochastic" (SVSHGP: mini-batches; "vfe" only).
     batch_size, n_steps : of "stochastic".
     time_budget : seconds that `fit` may take. Learning ends in time for inference, but that is from all rows: it takes
         a few passes over them however short the budget is.
@@ -65,6 +56,8 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
     log_evidence_ : the bound at the fitted hyper-parameters, in the units it was computed in.
     info_ : jitter, seconds, evaluations and stages of learning, number of blocks, innovations of a stream.
     """
+
+    kind = schema.LEARNED_NOISE
 
     def __init__(
         self,
@@ -109,7 +102,6 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
-    @all_or_nothing
     def fit(
         self,
         X: Any,
@@ -118,149 +110,182 @@ class HeteroscedasticGPRegressor(MixturePredictions, NoisyStreamingMixin, Estima
         sample_weight: ArrayLike | None = None,
         blocks: ArrayLike | None = None,
         target: str | None = None,
+        client: Any = None,
+        cluster: Any = None,
     ) -> Self:
-        """Learn hyper-parameters and the posteriors of f and g. Arguments as in SparseGPRegressor.fit."""
-        started = time.perf_counter()
-        row = self._checked_parameters()
-        batch = arrivals.training_batch(self, X, y, target=target, sample_weight=sample_weight)
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
-        self._standardizer = Standardizer.of(batch, normalize=self.normalize)
-        block, labels = drop_weightless(to_block(batch, self._standardizer), blocks)
-        listener = StepListener(self, self.verbose)
-        with linalg.flushed_denormals():
-            budget = Budget(self.time_budget, started)
-            model, stages = self._fit_block(row, block, labels, rng, listener, budget)
-        listener.close()
-        self.n_samples_seen_ = len(batch)
-        self._store(model, block, {"stages": stages, "seconds": budget.used})
+        """Learn hyper-parameters and the posteriors of f and g. Arguments as in SparseGPRegressor.fit.
+
+        Rows of a file larger than memory are read in every pass, those of a cluster stay on its workers; "exact" needs
+        all of them in memory.
+        """
+        named = named_cluster(client, cluster)
+        return self._fit(Given(X, y, target, None, sample_weight, blocks, named))
+
+    def _fit(self, given: Given) -> Self:
+        budget, approx, seed = self.fit_options.started(self.time_budget), self.check_parameters(), self._seed()
+        is_sum = approx.family is Family.INDUCING
+        with opened(
+            self,
+            given,
+            seed=seed,
+            budget=budget,
+            can_stream=is_sum,
+            streams_arrays=not approx.by_block,
+            not_on_cluster=None if is_sum else f"approximation={approx.name!r} is one block of all rows.",
+            options=self.fit_options.opening,
+        ) as data:
+            listener = StepListener(self, self.verbose)
+            try:
+                with linalg.flushed_denormals():
+                    problem = self._problem(data, approx, np.random.default_rng(seed), listener)
+                    model, info = fit(problem, data.rows, budget)
+            finally:
+                listener.close()
+        info = {**info, "innovations": Innovations().summary(), "seconds": budget.used}
         if budget.limited:
-            seen = {"rows_seen": len(batch), "fraction": 1.0, "reason": ALL_ROWS}
-            self.info_["budget"] = {"asked": budget.asked, "used": budget.used, **seen}
-        self._begin_stream()
+            fraction = data.n_given / max(data.n_all, 1) if data.was_cut else 1.0
+            seen = {"rows_seen": data.n_given, "fraction": fraction, "reason": ALL_ROWS}
+            info["budget"] = {"asked": budget.asked, "used": budget.used, **seen}
+        self.assign(Fitted(model, data.scaling, info, data.n_given, data.columns))
         return self
 
-    def _fit_block(
-        self,
-        row: Approximation,
-        block: Block,
-        labels: ArrayLike | None,
-        rng: np.random.Generator,
-        listener: StepListener,
-        budget: Budget,
-    ) -> tuple[NoisyModel, list[Any]]:
-        noise_kernel = starting_noise_kernel(self.noise_kernel, self._standardizer, block, rng)
-        judge = LearnedNoise(noise_kernel, self.n_noise_inducing / len(block))
-        start = starting_point(self, self._standardizer, block, rng, judge)
-        found = families.NoisyStart(start)
-        if self.optimizer is not None:
-            start_until, survey_until = budget.deadline(START_SHARE), budget.deadline(SURVEY_SHARE)
-            found = families.noisy_start(
-                block,
-                start,
-                "lbfgs",
-                rng,
-                lambda step: listener(step) or is_over(start_until),
-                local=self._row.by_block,
-                on_survey_step=lambda step: listener(step) or is_over(survey_until),
-            )
-        start = found.start
-        n_blocks = self._n_blocks(row, len(block))
-        rows, self._blocking = make_rows(self._row, block, start.kernel, n_blocks, labels, rng)
-        is_exact = row.family is Family.EXACT
-        problem = NoisyProblem(
-            rows=rows,
-            row=self._row,
-            limits=families.limits_of(block, start.noise_var, found.least_noise_var),
-            kernel=start.kernel,
-            noise_var=start.noise_var,
-            noise_kernel=noise_kernel,
-            noise_mean=None if self.noise_mean is None else self.noise_mean - self._standardizer.log_noise_shift,
-            inducing=self._in_units(self.inducing),
-            noise_inducing=self._in_units(self.noise_inducing),
-            # one block is the exact GP whatever the inducing inputs are
-            n_inducing=1 if is_exact else self.n_inducing,
-            n_noise_inducing=self.n_noise_inducing,
-            learn=self.optimizer is not None,
-            learn_inducing=not self._row.by_block if self.learn_inducing is None else self.learn_inducing,
-            inference=self.inference,
-            batch_size=self.batch_size,
-            n_steps=self.n_steps,
-            rng=rng,
-            on_step=listener,
-            learn_until=budget.deadline(LEARNING_SHARE),
-            infer_until=budget.deadline(1.0),
-        )
-        model, stages = fit_noisy(problem)
-        return model, [*start.stages, *stages]
-
-    def _checked_parameters(self) -> Approximation:
-        validation.require_choice("inference", self.inference, INFERENCE)
-        validation.require_choice("optimizer", self.optimizer, ("lbfgs", None))
-        for name in ("n_inducing", "n_noise_inducing", "batch_size", "n_steps"):
-            validation.positive_count(name, getattr(self, name))
-        if self.n_blocks is not None:
-            validation.positive_count("n_blocks", self.n_blocks)
-        if self.time_budget is not None:
-            validation.positive_number("time_budget", self.time_budget)
-        if self.noise_mean is not None and not math.isfinite(self.noise_mean):
-            raise InputError(f"noise_mean is the log of a noise variance: a finite number; got {self.noise_mean!r}.")
-        row = approximations.get(self.approximation, self.power)
-        if row.family not in (Family.INDUCING, Family.EXACT):
-            raise InputError(
-                f"approximation={row.name!r} has no bound to learn a noise process from. Use 'vfe', 'pic', 'fitc', "
-                "'exact', or sparsegp.baselines.EmpiricalHeteroscedasticRegressor for a subset of data."
-            )
-        if self.inference == "stochastic" and not (row.is_lower_bound and row.family is Family.INDUCING):
-            raise InputError(
-                f"inference='stochastic' is for approximation='vfe', whose bound is a sum over rows; got {row.name!r}."
-            )
-        self._row = approximations.get("pic") if row.family is Family.EXACT else row
-        return row
-
-    def _n_blocks(self, row: Approximation, n_rows: int) -> int:
-        if row.family is Family.EXACT:
+    def _problem(
+        self, data: Opened, approx: Approximation, rng: np.random.Generator, listener: StepListener
+    ) -> Problem:
+        n_rows = len(data.rows)
+        is_exact = approx.family is Family.EXACT
+        if is_exact:
             require_dense_size(n_rows)
-            return 1
-        return self.n_blocks or max(1, round(n_rows / self.n_inducing))
+        noise_kernel = starting_noise_kernel(self.noise_kernel, data.scaling, data.block, rng)
+        mean = None if self.noise_mean is None else self.noise_mean - data.scaling.log_noise_shift
+        # an exact f is PIC with one block, whatever its inducing input
+        approx = approximations.get("pic") if is_exact else approx
+        noise = NoiseSpec(
+            noise_kernel,
+            self.n_noise_inducing,
+            self._scaled(self.noise_inducing, data),
+            mean,
+            self.inference,
+            self.batch_size,
+            self.n_steps,
+        )
+        return Problem(
+            approx=approx,
+            start=self._start(data, noise_kernel, rng),
+            inducing=self._scaled(self.inducing, data),
+            n_inducing=1 if is_exact else self.n_inducing,
+            rng=rng,
+            n_blocks=1 if is_exact else self.n_blocks,
+            labels=data.labels,
+            learn_inducing=not approx.by_block if self.learn_inducing is None else self.learn_inducing,
+            optimizer=self.optimizer,
+            noise=noise,
+            on_step=listener,
+        )
 
-    def _in_units(self, inducing: Any) -> Any:
+    def _start(self, data: Opened, noise_kernel: Kernel, rng: np.random.Generator) -> Start:
+        kernel, scaling, block = self.kernel, data.scaling, data.block
+        if is_auto(kernel):
+            judge = LearnedNoise(noise_kernel, self.n_noise_inducing / len(data.rows))
+
+            def start_of(name: str, own: np.random.Generator) -> Start:
+                return starting_point(name, None, scaling, block, own, warns=False)
+
+            kernel = kernel_choice.chosen_kernel(
+                start_of, self.optimizer, block, rng, self.time_budget, judge, self.fit_options.kernel
+            )
+        return starting_point(kernel, None, scaling, block, rng, warns=self.normalize and self.optimizer is not None)
+
+    def _scaled(self, inducing: Any, data: Opened) -> Any:
         if isinstance(inducing, str):
             return inducing
-        return self._standardizer.inputs(validation.inducing_array(inducing, self.n_features_in_))
+        return data.scaling.inputs(checks.inducing_array(inducing, data.columns.n_features))
 
-    def _store(self, model: NoisyModel, block: Block, info: dict[str, Any]) -> None:
-        units, g = self._standardizer, model.process
-        self._model = model
-        self.kernel_ = units.raw_kernel(model.state.prior.kernel)
-        self.inducing_ = units.raw_inputs(model.state.prior.inducing.numpy())
-        self.noise_kernel_ = units.raw_noise_kernel(g.prior.kernel)
-        self.noise_inducing_ = units.raw_inputs(g.prior.inducing.numpy())
-        self.noise_mean_ = float(g.mean) + units.log_noise_shift
-        mean, var = g.predict(block.X)
-        self.noise_var_ = float(torch.exp(mean + 0.5 * var).mean()) * units.y_scale**2
-        self.log_evidence_ = model.bound
-        self.info_ = {
-            **info,
-            "jitter": model.jitter,
-            "inference_seconds": model.seconds,
-            "evaluations": sum(stage.evaluations for stage in info["stages"]) + model.ascent_evaluations,
-        }
-        if self._blocking is not None:
-            self.info_["n_blocks"] = self._blocking.partition.n_blocks
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+    ) -> Self:
+        """Add rows; the first call on a fresh estimator is an ordinary `fit`.
 
-    def _new_rows(self, X: Any, blocks: ArrayLike | None) -> tuple[Tensor, Tensor | None]:
-        """New rows in the model's units, and their blocks where predictions depend on them."""
-        X = arrivals.new_inputs(self, X)
-        inputs = self._standardizer.tensor(X)
-        return inputs, labels_of_new(self._row, self._blocking, inputs, blocks)
+        Hyper-parameters and the noise process stay as they were learned: a row counts with the noise that is expected
+        at its place, and f is then exactly that of one pass over all rows. Fit again when the noise itself changes.
+        A batch without rows changes nothing; one with an error leaves the model as it was.
+        """
+        given = Given(X, y, target, None, sample_weight, blocks)
+        if self._is_fitted:
+            return self._add(given)
+        approx = self.check_parameters()
+        if blocks is None and approx.by_block and not approx.is_local:
+            batch, _ = checks.training_batch(self, X, y, target=target, sample_weight=sample_weight)
+            given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
+        return self._fit(given)
 
-    def _mixture(self, X: Any, blocks: ArrayLike | None) -> NoiseMixture:
-        inputs, labels = self._new_rows(X, blocks)
-        units = self._standardizer
-        f_mean, f_var = units.raw_moments(*self._model.posterior.marginals(inputs, labels))
-        g_mean, g_var = self._model.process.predict(inputs)
-        return NoiseMixture(f_mean, f_var, g_mean.numpy() + units.log_noise_shift, g_var.numpy())
+    def forget(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+    ) -> Self:
+        """Remove rows that were added before, given as they were then; the noise process stays as it was learned.
 
-    def _latent_joint(self, X: Any, blocks: ArrayLike | None) -> tuple[Array, Array]:
-        inputs, labels = self._new_rows(X, blocks)
-        return self._standardizer.raw_moments(*self._model.posterior.joint(inputs, labels))
+        Rows that cannot have been added are refused and the model stays as it was.
+        """
+        check_is_fitted(self)
+        return self._remove(Given(X, y, target, None, sample_weight, blocks))
+
+    @property
+    def inducing_(self) -> Array:
+        """The inducing inputs of f in the user's units."""
+        return self.scaling_.raw_inputs(self.model_.inducing.numpy())
+
+    @property
+    def noise_kernel_(self) -> Kernel:
+        """The kernel of g in the user's units."""
+        return self.scaling_.raw_noise_kernel(self.model_.process.prior.kernel)
+
+    @property
+    def noise_inducing_(self) -> Array:
+        """The inducing inputs of g in the user's units."""
+        return self.scaling_.raw_inputs(self.model_.process.prior.inducing.numpy())
+
+    @property
+    def noise_mean_(self) -> float:
+        """The mean of g, log of squared units of y."""
+        return float(self.model_.process.mean) + self.scaling_.log_noise_shift
+
+    def check_parameters(self) -> Approximation:
+        if self.inference == "lambda":
+            raise InputError(
+                "inference='lambda', one variational parameter a row, is no longer here: it had the same optimum as "
+                "inference='exact', which is faster. Use 'exact'."
+            )
+        checks.require_choice("inference", self.inference, INFERENCES)
+        checks.require_choice("optimizer", self.optimizer, ("lbfgs", None))
+        for name in ("n_inducing", "n_noise_inducing", "batch_size", "n_steps"):
+            checks.positive_count(name, getattr(self, name))
+        if self.n_blocks is not None:
+            checks.positive_count("n_blocks", self.n_blocks)
+        if self.time_budget is not None:
+            checks.positive_number("time_budget", self.time_budget)
+        if self.noise_mean is not None and not math.isfinite(self.noise_mean):
+            raise InputError(f"noise_mean is the log of a noise variance: a finite number; got {self.noise_mean!r}.")
+        approx = approximations.get(self.approximation, self.power)
+        if approx.family not in (Family.INDUCING, Family.EXACT):
+            raise InputError(
+                f"approximation={approx.name!r} has no bound to learn a noise process from. Use 'vfe', 'pic', 'fitc' "
+                "or 'exact'; for a subset of data, fit one of them to the rows of your choice."
+            )
+        if self.inference == "stochastic" and not (approx.is_lower_bound and approx.family is Family.INDUCING):
+            raise InputError(
+                "inference='stochastic' is for approximation='vfe', whose bound is a sum over rows; got "
+                f"{approx.name!r}."
+            )
+        return approx

@@ -27,33 +27,19 @@ SECONDS_BETWEEN_LINES = 1.0
 
 
 class StepListener:
-    """Told of every accepted step; prints at most a line a second and asks the callbacks whether to stop.
-
-    A fit within a fit, as of a model on trial, has no callbacks of its own: `told_by` lets it tell those of the outer.
-    """
+    """Told of every accepted step; prints at most a line a second and asks the callbacks whether to stop."""
 
     def __init__(self, estimator: Any, verbose: int) -> None:
         self.estimator, self.verbose = estimator, verbose
-        self.outer: StepListener | None = vars(estimator).pop("_told_to", None)
-        self.asked_to_stop = False
         self.started = self.last_line = time.perf_counter()
         self.context = None
         if hasattr(estimator, "_init_callback_context"):
             self.context = estimator._init_callback_context(max_subtasks=None)
             self.context.call_on_fit_task_begin(estimator=estimator)
 
-    def told_by(self, estimator: Any) -> Any:
-        """The estimator, whose next fit tells this listener of its steps, not the callbacks that a clone inherits."""
-        if hasattr(estimator, "set_callbacks"):
-            estimator.set_callbacks()
-        estimator._told_to = self
-        return estimator
-
     def __call__(self, step: LearningStep) -> bool:
         self._print(step)
-        stop = self._asks_to_stop(step) or (self.outer is not None and self.outer(step))
-        self.asked_to_stop = self.asked_to_stop or stop
-        return stop
+        return self._asks_to_stop(step)
 
     def _asks_to_stop(self, step: LearningStep) -> bool:
         if self.context is None or not hasattr(self.estimator, "_skl_callbacks"):

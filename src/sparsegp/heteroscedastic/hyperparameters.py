@@ -5,9 +5,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sparsegp.kernels import Kernel
@@ -30,7 +28,6 @@ def _lengthscale_ranges(kernel: Kernel, factor: float) -> dict[str, list[tuple[f
 class JointHyperparameters(Hyperparameters):
     """Kernel and inducing inputs of f, and kernel, inducing inputs and mean of g = log noise variance.
 
-    `log_lambda`, one entry a row, is there only in the parameterisation of the paper (001 eq. 11).
     `lengthscale_factor` is how far the lengthscales of f may go from where they are now.
     """
 
@@ -43,7 +40,6 @@ class JointHyperparameters(Hyperparameters):
         noise_mean: float,
         *,
         learn_inducing: bool = True,
-        log_lambda: Tensor | None = None,
         lengthscale_factor: float | None = None,
     ) -> None:
         super().__init__(kernel, 1.0, inducing, learn_noise=False, learn_inducing=learn_inducing)
@@ -53,7 +49,6 @@ class JointHyperparameters(Hyperparameters):
             noise_inducing.detach().clone().to(torch.float64), requires_grad=learn_inducing
         )
         self.noise_mean = nn.Parameter(torch.tensor(noise_mean, dtype=torch.float64))
-        self.log_lambda = None if log_lambda is None else nn.Parameter(log_lambda.detach().clone())
 
     @contextmanager
     def inducing_held(self) -> Iterator[None]:
@@ -65,24 +60,6 @@ class JointHyperparameters(Hyperparameters):
                 yield
         finally:
             self.noise_inducing.requires_grad_(learned)
-
-    @contextmanager
-    def only_lambda(self) -> Iterator[None]:
-        """Within, everything but `log_lambda` is fixed: the first stage of the paper."""
-        others = [p for name, p in self._learned() if name != "log_lambda"]
-        for parameter in others:
-            parameter.requires_grad_(False)
-        try:
-            yield
-        finally:
-            for parameter in others:
-                parameter.requires_grad_(True)
-
-    def shared_mask(self) -> NDArray[np.bool_]:
-        """Which entries of the vector experts can share: kernels and noise mean, not inducing inputs or lambda."""
-        own = ("inducing", "noise_inducing", "log_lambda")
-        parts = [np.full(p.numel(), name not in own) for name, p in self._learned()]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=bool)
 
     def bounds(self, limits: Limits) -> list[tuple[float | None, float | None]]:
         """As for f; the mean of g stays between noise floor and ceiling, its inducing inputs in the box of the data."""

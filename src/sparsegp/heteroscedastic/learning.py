@@ -1,41 +1,50 @@
 """Learning a heteroscedastic model by stages: small subsets first, all rows last; then q(g_u) on all rows."""
 
 import time
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 
 from sparsegp.approximations import Approximation
 from sparsegp.data import Rows
 from sparsegp.engines import batch
-from sparsegp.heteroscedastic.bound import Ascent
-from sparsegp.heteroscedastic.coupling import row_weights
+from sparsegp.heteroscedastic.bound import Ascent, ProfiledBound
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
-from sparsegp.heteroscedastic.noise_process import NoiseProcess
-from sparsegp.heteroscedastic.objective import LambdaBound, ProfiledBound
-from sparsegp.learning import lbfgs
+from sparsegp.heteroscedastic.process import NoiseProcess
 from sparsegp.learning.deadline import Deadline
 from sparsegp.learning.hyperparameters import Limits
 from sparsegp.learning.progressive import BLOCKS, POINTS, Schedule, climb, nested_subsets, staged
 from sparsegp.learning.recorder import LearningResult, StepCallback
-from sparsegp.posterior import InducingPosterior, LatentPosterior
+from sparsegp.local_posterior import make_posterior
+from sparsegp.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 
 # An evaluation of the profiled bound costs as much as several of the homoscedastic one.
 POINT_STAGES = replace(POINTS, first_rows=4096, first_iterations=60, last_row_visits=1e6, tolerance=1e-5)
 BLOCK_STAGES = replace(BLOCKS, first_iterations=10, first_rows=8192, most_rows=8192, last_row_visits=5e4)
-FINAL_TOLERANCE, FINAL_STEPS = 1e-8, 50
-# Many rows: q(g_u) of a part of them first. A step on all of them is long, and gains far below a thousandth of a nat a
-# row change no prediction.
-INFERENCE_STAGES = Schedule(first_rows=16_384, growth=4)
-PART_TOLERANCE, PART_STEPS = 1e-4, 20
-MANY_ROWS_TOLERANCE = 1e-5
-LAMBDA_ITERATIONS, ALL_ITERATIONS = 30, 70
 
 
 @dataclass(frozen=True)
-class NoisyModel:
+class InferenceOptions:
+    """How q(g_u) of given hyper-parameters is found, with how many steps and gains of how many nats a row.
+
+    Many rows: from a part of them first. A step on all of them is long, and gains far below a thousandth of a nat a row
+    change no prediction.
+    """
+
+    tolerance: float = 1e-8
+    max_steps: int = 50
+    parts: Schedule = field(default_factory=lambda: Schedule(first_rows=16_384, growth=4))
+    part_tolerance: float = 1e-4
+    part_steps: int = 20
+    many_rows_tolerance: float = 1e-5
+
+
+INFERENCE = InferenceOptions()
+
+
+@dataclass(frozen=True)
+class Inferred:
     """Posterior of f and noise process g, their bound and the record of how they came about."""
 
     posterior: LatentPosterior
@@ -49,7 +58,7 @@ class NoisyModel:
 
 def learn(
     rows: Rows,
-    row: Approximation,
+    approx: Approximation,
     hyper: JointHyperparameters,
     limits: Limits,
     *,
@@ -58,98 +67,62 @@ def learn(
     on_step: StepCallback | None = None,
     deadline: Deadline | None = None,
 ) -> tuple[list[LearningResult], InducingPosterior | None]:
-    """Climb the profiled bound in place, by stages; one result a stage, and q(g_u) of the last one."""
-    schedule = schedule or (BLOCK_STAGES if row.by_block else POINT_STAGES)
-    subsets = list(nested_subsets(rows, row, schedule, rng))
+    """Climb the profiled bound in place, by stages; one result a stage, and q(g_u) of the last one.
+
+    An evaluation on rows elsewhere is long: its ascent, too, ends at the deadline.
+    """
+    schedule = schedule or (BLOCK_STAGES if approx.by_block else POINT_STAGES)
+    subsets = list(nested_subsets(rows, approx, schedule, rng))
     objectives: list[ProfiledBound] = []
 
     def objective(k: int) -> ProfiledBound:
         """Its ascents start from the q that the stage before it has found."""
         q = objectives[-1].q if objectives else None
-        objectives.append(ProfiledBound(subsets[k], row, limits.noise_var, q=q))
+        objectives.append(ProfiledBound(subsets[k], approx, limits.noise_var, q=q, deadline=deadline))
         return objectives[-1]
 
-    stages = staged(objective, [len(subset) for subset in subsets], len(rows), schedule, row)
+    stages = staged(objective, [len(subset) for subset in subsets], len(rows), schedule, approx)
     results = climb(stages, hyper, limits, "lbfgs", schedule.tolerance, on_step, deadline)
     return results, objectives[-1].q
 
 
-def learn_lambda(
-    rows: Rows,
-    row: Approximation,
-    hyper: JointHyperparameters,
-    limits: Limits,
-    *,
-    on_step: StepCallback | None = None,
-    deadline: Deadline | None = None,
-    iterations: tuple[int, int] = (LAMBDA_ITERATIONS, ALL_ITERATIONS),
-) -> list[LearningResult]:
-    """The two stages of the paper (001 sec. V): Lambda alone, then Lambda and all hyper-parameters together."""
-    objective = LambdaBound(rows, row, limits.noise_var)
-    watched: dict[str, Any] = {"on_step": on_step, "deadline": deadline}
-    with hyper.only_lambda():
-        first = lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[0], **watched)
-    if first.stopped:
-        return [first]
-    return [first, lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[1], **watched)]
-
-
-def starting_lambda(rows: Rows) -> torch.Tensor:
-    """log Lambda = log weight/2: q(g_u) starts with the mean of the prior."""
-    return (0.5 * row_weights(rows.all)).log()
-
-
-def infer_lambda(
-    rows: Rows,
-    row: Approximation,
-    hyper: JointHyperparameters,
-    limits: Limits,
-    *,
-    rng: np.random.Generator,
-    deadline: Deadline | None = None,
-) -> NoisyModel:
-    """As `infer`, from the q(g_u) of the learned Lambda."""
-    start = LambdaBound(rows, row, limits.noise_var).state(hyper)
-    return infer(rows, row, hyper, limits, start.process.q, rng=rng, deadline=deadline)
-
-
 def infer(
     rows: Rows,
-    row: Approximation,
+    approx: Approximation,
     hyper: JointHyperparameters,
     limits: Limits,
     q: InducingPosterior | None,
     *,
     rng: np.random.Generator,
     deadline: Deadline | None = None,
-) -> NoisyModel:
+    options: InferenceOptions = INFERENCE,
+) -> Inferred:
     """q(g_u) by natural ascent from a given one (None: its prior), then f with the noise it gives.
 
     The ascent is on all rows; where they are many, on parts of them before, each from the q of the smaller one.
     """
     started = time.perf_counter()
-    *parts, everything = nested_subsets(rows, row, INFERENCE_STAGES, rng)
-    for part in parts:
-        q = _ascended(part, row, hyper, limits, q, PART_TOLERANCE, PART_STEPS, deadline).state.process.q
-    tolerance = MANY_ROWS_TOLERANCE if parts else FINAL_TOLERANCE
-    return _model(_ascended(everything, row, hyper, limits, q, tolerance, FINAL_STEPS, deadline), started)
+
+    def ascended(part: Rows, tolerance: float, max_steps: int) -> Ascent:
+        return ProfiledBound(part, approx, limits.noise_var, tolerance, max_steps, q, deadline).ascend(hyper)
+
+    for part in _parts(rows, approx, options.parts, rng):
+        q = ascended(part, options.part_tolerance, options.part_steps).state.process.q
+    are_many = len(options.parts.stages(len(rows))) > 1
+    tolerance = options.many_rows_tolerance if are_many else options.tolerance
+    return _model(ascended(rows, tolerance, options.max_steps), started)
 
 
-def _ascended(
-    rows: Rows,
-    row: Approximation,
-    hyper: JointHyperparameters,
-    limits: Limits,
-    q: InducingPosterior | None,
-    tolerance: float,
-    max_steps: int,
-    deadline: Deadline | None,
-) -> Ascent:
-    return ProfiledBound(rows, row, limits.noise_var, tolerance, max_steps, q=q, deadline=deadline).ascend(hyper)
+def _parts(rows: Rows, approx: Approximation, schedule: Schedule, rng: np.random.Generator) -> Iterator[Rows]:
+    """Nested parts, short of all rows, that fit into memory where the sample does."""
+    *sizes, _ = schedule.stages(len(rows))
+    return rows.parts([size for size in sizes if size <= len(rows.sample)], rng, by_block=approx.by_block)
 
 
-def _model(ascent: Ascent, started: float) -> NoisyModel:
-    state, posterior, _ = batch.infer(ascent.state.f_prior, ascent.state.rows)
-    jitter = max(ascent.state.f_prior.Luu.jitter, ascent.state.process.prior.Luu.jitter)
-    seconds = time.perf_counter() - started
-    return NoisyModel(posterior, ascent.state.process, ascent.state.value, state, jitter, ascent.evaluations, seconds)
+def _model(ascent: Ascent, started: float) -> Inferred:
+    end = ascent.state
+    prior, q = end.f_prior, end.q
+    posterior = make_posterior(prior, q, end.store()) if prior.row.is_local else SparsePosterior(prior, q)
+    jitter = max(prior.Luu.jitter, end.process.prior.Luu.jitter)
+    state, seconds = batch.BatchState(prior, end.statistics), time.perf_counter() - started
+    return Inferred(posterior, end.process, end.value, state, jitter, ascent.evaluations, seconds)

@@ -1,4 +1,4 @@
-"""SVSHGP: the factorised bound on mini-batches (001 eq. 18; math: section 5.4).
+"""SVSHGP: the factorised bound on mini-batches (001 eq. 18; derivations: H7).
 
     F = sum_i { log N(y_i; mu_f, R_i) - v_g/4 - v_f/(2 R_i) } - KL(q(f_m)) - KL(q(g_u))
 
@@ -18,10 +18,8 @@ from torch import Tensor
 from sparsegp import linalg
 from sparsegp.approximations import Approximation
 from sparsegp.data import Block, Rows
-from sparsegp.heteroscedastic.coupling import row_weights
 from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
-from sparsegp.heteroscedastic.noise_limits import limited
-from sparsegp.heteroscedastic.noise_process import NoiseProcess, natural_step
+from sparsegp.heteroscedastic.process import NoiseProcess, limited, natural_step
 from sparsegp.kernels import Kernel
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline, is_over
 from sparsegp.learning.hyperparameters import Limits
@@ -36,8 +34,8 @@ AVERAGED = 0.05
 
 def step_size(t: int) -> float:
     """From 1e-4 log-linearly to 0.1 over the first five iterations, then constant (001 sec. V-B)."""
-    share = min(1.0, t / (RAMP - 1))
-    return math.exp((1.0 - share) * math.log(FIRST_STEP) + share * math.log(LAST_STEP))
+    progress = min(1.0, t / (RAMP - 1))
+    return math.exp((1.0 - progress) * math.log(FIRST_STEP) + progress * math.log(LAST_STEP))
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,13 @@ class Factorised:
         noise = self.process.moments(block.X)
         terms = _row_terms(block.y, mean, var, noise.R.log(), noise.var)
         divergence = self.process.kl() + replace(self.process, q=self.q).kl()
-        return scale * float(row_weights(block) @ terms) - divergence
+        return scale * float(block.weights @ terms) - divergence
 
     def stepped_f(self, block: Block, scale: float, step: float) -> "Factorised":
         """A natural step on q(f_m) towards I + scale W^T R^-1 W and scale W^T R^-1 y."""
         with torch.no_grad():
             W = self.prior.features(block.X)
-            A = W * (scale * row_weights(block) / self.process.moments(block.X).R)[:, None]
+            A = W * (scale * block.weights / self.process.moments(block.X).R)[:, None]
             precision = A.mT @ W
             precision.diagonal().add_(1.0)
             return replace(self, q=natural_step(self.q, (precision, A.mT @ block.y), step))
@@ -75,8 +73,8 @@ class Factorised:
     def stepped_g(self, block: Block, scale: float, step: float) -> "Factorised":
         """A natural step on q(g_u) with lambda_i = ((y_i - mu_f)^2 + v_f)/(2 R_i)."""
         mean, var = self.moments(block.X)
-        noise, half = self.process.moments(block.X), 0.5 * row_weights(block)
-        slope = noise.reaction * half * (((block.y - mean).square() + var) / noise.R - 1.0)
+        noise, half = self.process.moments(block.X), 0.5 * block.weights
+        slope = noise.limit_slope * half * (((block.y - mean).square() + var) / noise.R - 1.0)
         target = self.process.natural_target(block.X, slope, slope + half, scale)
         return replace(self, process=self.process.with_q(natural_step(self.process.q, target, step)))
 
@@ -103,27 +101,27 @@ def expected_log_likelihood(hyper: JointHyperparameters, state: Factorised, bloc
     g_jitter = state.process.prior.Luu.jitter
     g_mean, g_var = _moments_with_graph(hyper.noise_kernel, hyper.noise_inducing, state.process.q, block.X, g_jitter)
     log_R = limited(hyper.noise_mean + g_mean - 0.5 * g_var, state.process.limits)
-    return scale * row_weights(block) @ _row_terms(block.y, f_mean, f_var, log_R, g_var)
+    return scale * block.weights @ _row_terms(block.y, f_mean, f_var, log_R, g_var)
 
 
-def initial(hyper: JointHyperparameters, row: Approximation, limits: Limits) -> Factorised:
+def initial(hyper: JointHyperparameters, approx: Approximation, limits: Limits) -> Factorised:
     """Both q at their priors."""
-    prior = SparsePrior.build(hyper.kernel, hyper.inducing, 1.0, row)
+    prior = SparsePrior.build(hyper.kernel, hyper.inducing, 1.0, approx)
     process = NoiseProcess.at_prior(hyper.noise_kernel, hyper.noise_inducing, hyper.noise_mean, limits.noise_var)
     eye = torch.eye(prior.n_inducing, dtype=torch.float64)
     q = InducingPosterior(torch.zeros(prior.n_inducing, dtype=torch.float64), linalg.Cholesky(eye, 0.0))
     return Factorised(prior, q, process)
 
 
-def _rebuilt(state: Factorised, hyper: JointHyperparameters, row: Approximation, limits: Limits) -> Factorised:
+def _rebuilt(state: Factorised, hyper: JointHyperparameters, approx: Approximation, limits: Limits) -> Factorised:
     """The same whitened q at new hyper-parameters."""
-    fresh = initial(hyper, row, limits)
+    fresh = initial(hyper, approx, limits)
     return Factorised(fresh.prior, state.q, fresh.process.with_q(state.process.q))
 
 
 def learn(
     rows: Rows,
-    row: Approximation,
+    approx: Approximation,
     hyper: JointHyperparameters,
     limits: Limits,
     *,
@@ -133,14 +131,19 @@ def learn(
     on_step: StepCallback | None = None,
     deadline: Deadline | None = None,
 ) -> tuple[InducingPosterior, LearningResult]:
-    """Run the stochastic iteration; hyper-parameters are learned in place, q(g_u) is returned."""
+    """Run the stochastic iteration; hyper-parameters are learned in place, q(g_u) is returned.
+
+    Mini-batches are drawn from the sample of the rows, which is random, and count for all of them: the steps of a run
+    visit about as many rows as a sample has, and none of them has to be fetched.
+    """
     started = time.perf_counter()
-    state, smoothed, reason, stopped, t = initial(hyper, row, limits), math.nan, "iteration limit", False, 0
+    state, smoothed, reason, stopped, t = initial(hyper, approx, limits), math.nan, "iteration limit", False, 0
     learned = [p for p in hyper.parameters() if p.requires_grad]
     adam = torch.optim.Adam(learned, lr=ADAM_RATE, maximize=True) if learned else None
-    box = _box(hyper, limits)
-    for t, index in enumerate(_batches(len(rows), min(batch_size, len(rows)), n_steps, rng), start=1):
-        block = rows.all.take(index)
+    box = hyper.box(limits)
+    sample = rows.sample.all
+    for t, index in enumerate(_batches(len(sample), min(batch_size, len(sample)), n_steps, rng), start=1):
+        block = sample.take(index)
         scale = len(rows) / len(block)
         state = state.stepped_f(block, scale, step_size(t - 1)).stepped_g(block, scale, step_size(t - 1))
         value = state.value(block, scale)
@@ -150,7 +153,7 @@ def learn(
             expected_log_likelihood(hyper, state, block, scale).backward()
             adam.step()
             hyper.load_vector(np.clip(hyper.vector(), *box))
-            state = _rebuilt(state, hyper, row, limits)
+            state = _rebuilt(state, hyper, approx, limits)
         if on_step is not None and on_step(LearningStep(smoothed, len(rows), t, time.perf_counter() - started)):
             reason, stopped = "stopped by the caller", True
             break
@@ -159,11 +162,6 @@ def learn(
             break
     seconds = time.perf_counter() - started
     return state.process.q, LearningResult(smoothed, len(rows), t, t, seconds, reason, stopped)
-
-
-def _box(hyper: JointHyperparameters, limits: Limits) -> tuple[np.ndarray, np.ndarray]:
-    box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
-    return np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
 
 
 def _batches(n_rows: int, size: int, n_steps: int, rng: np.random.Generator) -> Iterator[Tensor]:

@@ -27,8 +27,7 @@ def maximize(
     Single steps may go down, so convergence is judged over windows of PATIENCE steps.
     """
     recorder = Recorder(objective, hyper, on_step, deadline)
-    box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
-    lower, upper = np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
+    lower, upper = hyper.box(limits)
     vector, adam = recorder.best_vector.copy(), AdamSteps()
     window_start, reason = -np.inf, "iteration limit"
     for step in range(1, max_iterations + 1):

@@ -1,4 +1,4 @@
-"""Second pass of the exact gradient: adjoints of the covariances of one block (math: section 3.3).
+"""Second pass of the exact gradient: adjoints of the covariances of one block (derivations/objective-gradient.md).
 
 The objective depends on a block through W (whitened features), K_kk (or its diagonal) and the noise. Everything is
 expressed in W, whose condition is the square root of Kuu's, and turned into the adjoint of K_ku by a product with L^-1.
@@ -61,7 +61,7 @@ def block_adjoint(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Te
 def _points_without_residual(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) -> BlockAdjoint:
     """SoR, DTC, VFE: one product. The noise adjoint follows from the statistics, see `noise_adjoint`."""
     features = K if shared.direct else prior.features(block.X, K)
-    scale = _weights(block) / prior.row_noise(block)
+    scale = block.weights / prior.row_noise(block)
     K_bar = (features @ shared.slope.to(K.dtype)).addr_(block.y, shared.weights.to(K.dtype)).mul_(scale[:, None])
     return BlockAdjoint(K_bar, -0.5 * prior.row.penalty * scale if prior.row.penalty else None, None, None)
 
@@ -69,7 +69,7 @@ def _points_without_residual(prior: SparsePrior, shared: SharedAdjoint, block: B
 def _points(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) -> BlockAdjoint:
     """FITC, PEP and combinations of point rows."""
     W = prior.features(block.X, K)
-    noise, weight = prior.row_noise(block), _weights(block)
+    noise, weight = prior.row_noise(block), block.weights
     d = prior.residual_diag(block.X, W)
     v = noise_model.point_variance(prior.row, d, noise)
     error = block.y - W @ shared.mean.to(W.dtype)
@@ -104,10 +104,6 @@ def _together(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor
     DW = D_bar @ W
     W_bar = YB.addr_(g, shared.mean, beta=-1.0).sub_(DW, alpha=2.0)
     return BlockAdjoint(W_bar @ shared.inverse_L, D_bar, noise_bar, linalg.symmetric_product(W.mT, DW.mT))
-
-
-def _weights(block: Block) -> Tensor:
-    return torch.ones_like(block.y) if block.weight is None else block.weight
 
 
 def _weighted_gram(W: Tensor, weight: Tensor) -> Tensor:

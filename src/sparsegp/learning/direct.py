@@ -11,8 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sparsegp import linalg, threads
-from sparsegp.data import Block, Rows
+from sparsegp import linalg, parallel
+from sparsegp.data import Block, MemoryRows, Rows
 from sparsegp.engines import batch
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import BlockStatistics
@@ -21,14 +21,15 @@ LARGEST_LOSS = 1e-3
 LARGEST_CONDITION = 1e7
 
 
-def is_safe(prior: SparsePrior, inverse_L: Tensor, rows: Block) -> bool:
+def is_safe(prior: SparsePrior, inverse_L: Tensor, rows: Rows) -> bool:
     """Whether whitening the sum keeps the posterior precision to LARGEST_LOSS, by an estimate of cond(Kuu)."""
     if prior.row.keeps_residual:
         return False
     condition = linalg.condition_estimate(prior.Luu.factor, inverse_L)
-    least_noise = prior.noise_var if rows.noise_var is None else rows.noise_var.min()
-    signal = rows.n_rows * float(prior.Luu.factor.square().sum(1).mean() / least_noise)
-    return condition <= LARGEST_CONDITION and torch.finfo(rows.X.dtype).eps * condition * signal <= LARGEST_LOSS
+    known = rows.least_noise_var
+    least_noise = float(prior.noise_var) if known is None else known
+    signal = rows.total_weight * float(prior.Luu.factor.square().sum(1).mean() / least_noise)
+    return condition <= LARGEST_CONDITION and torch.finfo(rows.dtype).eps * condition * signal <= LARGEST_LOSS
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,16 @@ class Products:
         return Products(self.gram + other.gram, self.shift + other.shift, self.scalars + other.scalars)
 
 
-def statistics_of(prior: SparsePrior, rows: Rows) -> BlockStatistics:
-    """The same statistics as those of batch inference, up to rounding."""
-    parts = batch.shared_out(list(rows.chunks()))
-    first, *others = threads.run([partial(_products, prior, part) for part in parts])
-    return _whitened(prior, sum(others, start=first))
+@dataclass(frozen=True)
+class DirectStatistics:
+    """Task of a pass: the same statistics as those of batch inference, up to rounding."""
+
+    prior: SparsePrior
+
+    def __call__(self, rows: MemoryRows) -> BlockStatistics:
+        parts = batch.shared_out(list(rows.chunks()))
+        first, *others = parallel.run([partial(_products, self.prior, part) for part in parts])
+        return _whitened(self.prior, sum(others, start=first))
 
 
 def _products(prior: SparsePrior, blocks: Iterable[Block]) -> Products:
@@ -57,7 +63,7 @@ def _products(prior: SparsePrior, blocks: Iterable[Block]) -> Products:
     scalars = torch.zeros(4, dtype=torch.float64)
     with torch.no_grad():
         for block in blocks:
-            weight = torch.ones_like(block.y) if block.weight is None else block.weight
+            weight = block.weights
             noise = prior.row_noise(block)
             scale = (weight / noise).sqrt()
             A, target = prior.covariance(block.X).mul_(scale[:, None]), block.y * scale

@@ -11,9 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sparsegp.approximations import Approximation
 from sparsegp.kernels import Kernel
+from sparsegp.prior import SparsePrior
 
 LOG_RANGE = math.log(1e5)
+
+Gradient = tuple[Tensor | None, ...]
+"""Of every parameter; None: it has none."""
+
+
+def added(first: Gradient, second: Gradient) -> Gradient:
+    """The sum, parameter by parameter."""
+    return tuple(b if a is None else a if b is None else a + b for a, b in zip(first, second, strict=True))
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,15 @@ class Hyperparameters(nn.Module):
     def noise_var(self) -> Tensor:
         return self.log_noise_var.detach().exp()
 
+    def prior(self, row: Approximation, least_jitter: float = 0.0) -> SparsePrior:
+        """The sparse prior at these values."""
+        return SparsePrior.build(self.kernel, self.inducing, self.noise_var, row, least_jitter)
+
+    def box(self, limits: Limits) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`bounds` as lowest and highest vectors, infinite where there is no bound."""
+        bounds = np.array(self.bounds(limits), dtype=np.float64).reshape(-1, 2)
+        return np.nan_to_num(bounds[:, 0], nan=-np.inf), np.nan_to_num(bounds[:, 1], nan=np.inf)
+
     @contextmanager
     def inducing_held(self) -> Iterator[None]:
         """Within, the inducing inputs are fixed."""
@@ -82,12 +101,19 @@ class Hyperparameters(nn.Module):
         ]
         return np.concatenate(parts) if parts else np.zeros(0)
 
+    def gradients(self) -> Gradient:
+        """The accumulated `.grad` of every parameter."""
+        return tuple(p.grad for p in self.parameters())
+
+    def add_gradient(self, gradient: Gradient) -> None:
+        """Add to the `.grad` of every parameter."""
+        for p, total in zip(self.parameters(), added(self.gradients(), gradient), strict=True):
+            p.grad = total
+
     def add_gradients(self, others: "Iterable[Hyperparameters]") -> None:
         """Add the gradients that copies of these hyper-parameters have gathered."""
         for other in others:
-            for own, part in zip(self.parameters(), other.parameters(), strict=True):
-                if part.grad is not None:
-                    own.grad = part.grad if own.grad is None else own.grad + part.grad
+            self.add_gradient(other.gradients())
 
     def clear_gradient(self) -> None:
         for p in self.parameters():

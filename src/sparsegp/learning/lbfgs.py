@@ -8,7 +8,7 @@ from sparsegp.learning.deadline import OUT_OF_TIME, Deadline
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import Objective
 from sparsegp.learning.recorder import LearningResult, Recorder, StepCallback
-from sparsegp.threads import one_scipy_thread
+from sparsegp.parallel import one_scipy_thread
 
 CORRECTIONS = 10
 RESTARTS = 2

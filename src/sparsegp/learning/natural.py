@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from sparsegp.approximations import Approximation, Family
-from sparsegp.engines.sampling import make_source
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.learning import stochastic
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline
@@ -47,9 +46,9 @@ def maximize(
     if seconds is not None and seconds <= 0.0:
         return LearningResult(before, judge.n_rows, 0, 0, judging, OUT_OF_TIME)
     rng = np.random.default_rng(SEED)
-    rows, row = collapsed.rows, collapsed.row
+    rows, row = collapsed.rows.sample, collapsed.row
     block_rows = max(FEWEST_BLOCK_ROWS, min(stochastic.BLOCK_ROWS, len(rows) // BLOCKS_PER_EPOCH))
-    source = make_source(rows, row.by_block, block_rows, rng)
+    source = rows.draws(block_rows, rng, by_block=row.by_block)
     try:
         result = stochastic.learn(
             source,
@@ -83,7 +82,7 @@ def require_inducing(row: Approximation) -> None:
 
 def _judge(collapsed: CollapsedObjective) -> CollapsedObjective:
     """The objective of rows, or blocks, spread over all of them."""
-    rows = collapsed.rows
+    rows = collapsed.rows.sample
     share = min(1.0, JUDGED_ROWS / max(1, len(rows)))
     n_units = rows.n_blocks if collapsed.row.by_block else len(rows)
     chosen = torch.linspace(0, n_units - 1, max(1, round(share * n_units)), dtype=torch.float64).long()

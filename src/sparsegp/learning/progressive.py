@@ -51,6 +51,16 @@ FEWEST_ROWS = 1024
 
 
 @dataclass(frozen=True)
+class Climb:
+    """One climb of a schedule: on which of its subsets, of how many rows, and for how many iterations."""
+
+    subset: int
+    n_rows: int
+    iterations: int
+    is_warm_up: bool = False
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Rows of the first stage, growth from stage to stage, and the iterations each of them may use.
 
@@ -70,14 +80,26 @@ class Schedule:
     tolerance: float = 1e-6
     by_steps: bool = False
 
-    def stages(self, n_rows: int) -> list[int]:
+    def stages(self, n_rows: int, sample_rows: int | None = None) -> list[int]:
+        """Sizes of the growing subsets, all rows last; the others are at most `sample_rows` where only so many rows are
+        at hand."""
         sizes = []
         size = self.first_rows
         last = min(n_rows, self.most_rows or n_rows)
         while size * 2 < last:
             sizes.append(size)
             size *= self.growth
+        if sample_rows is not None:
+            sizes = [size for size in sizes if size < sample_rows] or [min(self.first_rows, sample_rows)]
         return [*sizes, last]
+
+    def climbs(self, sizes: Sequence[int], n_rows: int) -> Iterator[Climb]:
+        """The climbs on subsets of these sizes, out of so many rows, in their order."""
+        if self.warm_up_iterations:
+            yield Climb(0, sizes[0], self.warm_up_iterations, is_warm_up=True)
+        for k, size in enumerate(sizes):
+            if not self.skips(k, len(sizes)):
+                yield Climb(k, size, self.iterations(k, len(sizes), n_rows))
 
     def iterations(self, stage: int, n_stages: int, n_rows: int) -> int:
         """Geometric from the first stage's iterations to the last one's."""
@@ -144,6 +166,16 @@ def schedule_of(row: Approximation, optimizer: str) -> Schedule:
     return BLOCKS if row.by_block else STOCHASTIC if optimizer == "srgp" else POINTS
 
 
+class StageKeeper(Protocol):
+    """Remembers how far learning has come, for a process that goes on after this one was killed."""
+
+    def resumed(self, hyper: Hyperparameters) -> bool:
+        """Put what an earlier run has reached into the hyper-parameters; False where there is nothing."""
+
+    def watched(self, stages: "Iterator[Stage]") -> "Iterator[Stage]":
+        """The stages that are left, each of which writes down how far it came."""
+
+
 def learn(
     rows: Rows,
     row: Approximation,
@@ -155,18 +187,23 @@ def learn(
     schedule: Schedule | None = None,
     on_step: StepCallback | None = None,
     deadline: Deadline | None = None,
+    checkpoint: StageKeeper | None = None,
 ) -> list[LearningResult]:
-    """Learn the hyper-parameters in place; one result a stage. With a deadline, stages that hardly fit are left out."""
+    """Learn the hyper-parameters in place; one result a stage. With a deadline, stages that hardly fit are left out.
+
+    `checkpoint` may know hyper-parameters of an earlier run to go on from, and keeps those of this one.
+    """
     schedule = schedule or schedule_of(row, optimizer)
     schedule = schedule if deadline is None else schedule.within(deadline)
-    subsets = list(nested_subsets(rows, row, schedule, rng))
-    objectives = [CollapsedObjective(subset, row) for subset in subsets]
-    if schedule.warm_up_iterations:
-        choose_lengthscales(objectives[0], hyper)
-    if row.by_block:
-        few = rows.subset_of_blocks(torch.from_numpy(a_few_blocks(rows.n_blocks)))
-        choose_noise(CollapsedObjective(few, row), hyper)
-    stages = staged(objectives.__getitem__, [len(subset) for subset in subsets], len(rows), schedule, row)
+    objectives = [CollapsedObjective(part, row) for part in nested_subsets(rows, row, schedule, rng)]
+    if checkpoint is None or not checkpoint.resumed(hyper):
+        if schedule.warm_up_iterations:
+            choose_lengthscales(objectives[0], hyper)
+        if row.by_block:
+            few = rows.subset_of_blocks(torch.from_numpy(a_few_blocks(rows.n_blocks)))
+            choose_noise(CollapsedObjective(few, row), hyper)
+    stages = staged(objectives.__getitem__, [part.n_rows for part in objectives], len(rows), schedule, row)
+    stages = stages if checkpoint is None else checkpoint.watched(stages)
     return climb(stages, hyper, limits, optimizer, schedule.tolerance, on_step, deadline)
 
 
@@ -179,13 +216,10 @@ def staged(
     lengthscales make sense: they are held at first. So they are where a stage sees a few blocks, which do not cover
     the input space: inducing inputs learned from those would desert the rest.
     """
-    if schedule.warm_up_iterations:
-        yield Stage(objective(0), schedule.visited(sizes[0]), schedule.warm_up_iterations, True)
-    for k, size in enumerate(sizes):
-        if schedule.skips(k, len(sizes)):
-            continue
-        iterations = schedule.iterations(k, len(sizes), n_rows)
-        yield Stage(objective(k), schedule.visited(size), iterations, row.by_block and size < n_rows)
+    for planned in schedule.climbs(sizes, n_rows):
+        holds_inducing = planned.is_warm_up or (row.by_block and planned.n_rows < n_rows)
+        visited = schedule.visited(planned.n_rows)
+        yield Stage(objective(planned.subset), visited, planned.iterations, holds_inducing)
 
 
 def climb(
@@ -219,16 +253,15 @@ def climb(
 
 
 def nested_subsets(rows: Rows, row: Approximation, schedule: Schedule, rng: np.random.Generator) -> Iterator[Rows]:
-    """Nested random subsets of rows, or of whole blocks for rows of the table that are defined by blocks."""
-    n_units = rows.n_blocks if row.by_block else len(rows)
-    order = torch.from_numpy(rng.permutation(n_units))
-    for size in schedule.stages(len(rows)):
-        if size == len(rows):
-            yield rows
-        elif row.by_block:
-            yield rows.subset_of_blocks(order[: max(1, round(size / len(rows) * n_units))])
-        else:
-            yield rows.subset(order[:size].sort().values)
+    """Nested random parts of the rows, of whole blocks where the approximation is defined by blocks.
+
+    Rows that are read from elsewhere give parts as large as their sample; then come all of them.
+    """
+    *sizes, last = schedule.stages(len(rows))
+    within = [size for size in sizes if size <= rows.largest_part]
+    if last > rows.largest_part and not within:
+        within = [min(schedule.first_rows, rows.largest_part)]
+    return rows.parts([*within, last], rng, by_block=row.by_block)
 
 
 def a_few_blocks(n_blocks: int) -> NDArray[np.int64]:

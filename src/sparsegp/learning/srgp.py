@@ -1,79 +1,82 @@
 """Stochastic recursive gradient propagation (003 sec. 4.1): Adam on mini-batches, the posterior eliminated exactly.
 
-An epoch visits all rows once in random batches, carries the posterior and its derivatives forward, and after every
-batch k takes one Adam step along d psi_k/d theta. What the state holds of earlier batches belongs to the parameters
-they were seen with, so it is carried over no more batches than determine the inducing values (`Settings.horizon`); then
-it starts again from the prior. Rows stand for all rows: each counts N/(rows of its stretch) times. The paper carries
-the state over a whole epoch. Docs: decisions/0009.
+An epoch visits all rows once in random batches, and after every batch takes one Adam step along the gradient of its own
+collapsed objective. Its rows stand for all rows: each counts N/(rows of the batch) times. Batches hold 20 rows an
+inducing input, enough to determine the inducing values, so that nothing has to be carried from one to the next. The
+paper carries the state over a whole epoch. Docs: decisions/0009.
 """
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from sparsegp.approximations import Approximation, Family
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, MemoryRows
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.learning.adam_steps import AdamSteps
 from sparsegp.learning.deadline import OUT_OF_TIME, Deadline, OutOfTime
-from sparsegp.learning.forward_gradient import ForwardGradient
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
 from sparsegp.learning.objective import CollapsedObjective, Objective, require_rows
 from sparsegp.learning.recorder import LearningResult, Recorder, StepCallback
-from sparsegp.learning.sensitivities import Gradient
 
 MOST_BATCH_ROWS = 10_000
 FEWEST_BATCH_ROWS = 128
 BATCHES_PER_EPOCH = 20
 ROWS_PER_INDUCING = 20
-ALONE_RATE, CARRIED_RATE = 0.1, 0.03
 PATIENCE = 5
 NEAR_LAST = 2.0
+
+Epoch = Callable[[float], None]
+"""Climb over all rows once, at this fraction of the first rate."""
+
+
+@dataclass(frozen=True)
+class Decay:
+    """How the rate falls: geometrically over the last two thirds of the epochs, to `last_fraction` of the first.
+
+    Batches differ, so the end must be slow. The paper's choice is 1.
+    """
+
+    last_fraction: float = 0.03
+
+    def at(self, epoch: int, n_epochs: int) -> float:
+        """The rate of an epoch as a fraction of the first one's."""
+        return float(self.last_fraction ** max(0.0, 1.5 * epoch / n_epochs - 0.5))
+
+    def is_slow(self, epoch: int, n_epochs: int) -> bool:
+        """Whether the rate is near its last value."""
+        return self.at(epoch, n_epochs) <= NEAR_LAST * self.at(n_epochs, n_epochs)
 
 
 @dataclass(frozen=True)
 class Settings:
     """How fast, and from what.
 
-    rate, betas: Adam's (None: 0.1 where every batch stands alone, else 0.03). batch_rows: None for a twentieth of all
-    rows, 10,000 at the most, but 20 an inducing input. horizon: batches the state is carried over; None for as few as
-    hold 20 rows an inducing input. seed: of the shuffling.
-
-    Steps make carried sums stale and batches differ, so the end must be slow: over the last two thirds of the epochs
-    that are allowed the rate falls geometrically to `last_share` of itself. Adam's memory of squared gradients is
-    short, because they shrink by orders of magnitude. The paper's choices: a horizon of all batches, last_share = 1,
-    betas = (0.9, 0.999).
+    rate, betas: Adam's; its memory of squared gradients is short, because they shrink by orders of magnitude.
+    batch_rows: None for a twentieth of all rows, 10,000 at the most, but 20 an inducing input. seed: of the shuffling.
     """
 
-    rate: float | None = None
+    rate: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     batch_rows: int | None = None
-    horizon: int | None = None
-    last_share: float = 0.03
+    decay: Decay = field(default_factory=Decay)
     seed: int = 0
 
-    def share_at(self, epoch: int, n_epochs: int) -> float:
-        """The rate of an epoch as a share of the first one's."""
-        return math.pow(self.last_share, max(0.0, 1.5 * epoch / n_epochs - 0.5))
 
-    def is_slow(self, epoch: int, n_epochs: int) -> bool:
-        """Whether the rate is near its last value."""
-        return self.share_at(epoch, n_epochs) <= NEAR_LAST * self.share_at(n_epochs, n_epochs)
+def batch_size(n_rows: int, n_inducing: int, asked: int | None = None) -> int:
+    """Rows of a mini-batch."""
+    enough = max(ROWS_PER_INDUCING * n_inducing, FEWEST_BATCH_ROWS)
+    usual = max(enough, min(n_rows // BATCHES_PER_EPOCH, MOST_BATCH_ROWS))
+    return min(asked or usual, n_rows)
 
-    def batch_size(self, n_rows: int, n_inducing: int) -> int:
-        enough = max(ROWS_PER_INDUCING * n_inducing, FEWEST_BATCH_ROWS)
-        usual = max(enough, min(n_rows // BATCHES_PER_EPOCH, MOST_BATCH_ROWS))
-        return min(self.batch_rows or usual, n_rows)
 
-    def stretch(self, batch_rows: int, n_inducing: int) -> int:
-        """Batches from one start of the state to the next."""
-        return self.horizon or math.ceil(ROWS_PER_INDUCING * n_inducing / batch_rows)
+def random_batches(n_rows: int, size: int, rng: np.random.Generator) -> list[torch.Tensor]:
+    """All rows, shuffled, in batches of about `size`."""
+    return list(torch.from_numpy(rng.permutation(n_rows)).tensor_split(round(n_rows / size)))
 
 
 def maximize(
@@ -87,34 +90,66 @@ def maximize(
     deadline: Deadline | None = None,
     settings: Settings | None = None,
 ) -> LearningResult:
-    """Climb the objective, in place; an iteration is an epoch, judged by the exact objective at its end.
-
-    The hyper-parameters end at the best epoch. Learning has converged when the rate is near its last value and PATIENCE
-    epochs together gain less than that many times `tolerance` times max(|objective per row|, 1) per row.
-    """
+    """Climb the objective, in place; an iteration is an epoch, judged by the exact objective at its end."""
     collapsed = require_rows(objective, "srgp")
     require_points(collapsed.row)
-    recorder = Recorder(collapsed, hyper, on_step)
     settings = settings or Settings()
-    climber = _Climber(collapsed, hyper, limits, settings)
-    _record(recorder, collapsed.value(hyper))
+    climber = Climber(hyper, limits, settings.betas)
+    rng = np.random.default_rng(settings.seed)
+    size = batch_size(len(collapsed.rows), len(hyper.inducing), settings.batch_rows)
+
+    def epoch(fraction: float) -> None:
+        for index in random_batches(len(collapsed.rows), size, rng):
+            gradient = gradient_alone(collapsed, hyper, counted_for_all(collapsed.rows.sample, index))
+            climber.climb(gradient, fraction * settings.rate)
+
+    return run_epochs(
+        epoch,
+        collapsed,
+        hyper,
+        settings.decay,
+        max_iterations=max_iterations,
+        tolerance=tolerance,
+        on_step=on_step,
+        deadline=deadline,
+    )
+
+
+def run_epochs(
+    epoch: Epoch,
+    objective: CollapsedObjective,
+    hyper: Hyperparameters,
+    decay: Decay,
+    *,
+    max_iterations: int,
+    tolerance: float,
+    on_step: StepCallback | None = None,
+    deadline: Deadline | None = None,
+) -> LearningResult:
+    """Epoch after epoch, each judged by the exact objective; the hyper-parameters end at the best one.
+
+    Learning has converged when the rate is near its last value and PATIENCE epochs together gain less than that many
+    times `tolerance` times max(|objective per row|, 1) per row.
+    """
+    recorder = Recorder(objective, hyper, on_step)
+    _record(recorder, objective.value(hyper))
     values = [recorder.best_value]
-    for epoch in range(1, max_iterations + 1):
+    for k in range(1, max_iterations + 1):
         try:
-            with nullcontext() if deadline is None else deadline.evaluation(collapsed.n_rows), recorder.keeping_best():
-                climber.run_epoch(settings.share_at(epoch, max_iterations))
-                _record(recorder, collapsed.value(hyper))
+            with nullcontext() if deadline is None else deadline.evaluation(objective.n_rows), recorder.keeping_best():
+                epoch(decay.at(k, max_iterations))
+                _record(recorder, objective.value(hyper))
         except OutOfTime:
-            return recorder.finish(epoch - 1, OUT_OF_TIME)
+            return recorder.finish(k - 1, OUT_OF_TIME)
         except FactorizationError:
             recorder.failures += 1
             hyper.load_vector(recorder.best_vector)
         values.append(recorder.best_value)
         if recorder.wants_stop():
-            return recorder.finish(epoch, "stopped by the caller", stopped=True)
-        least = PATIENCE * tolerance * max(abs(values[-1]), float(collapsed.n_rows))
-        if settings.is_slow(epoch, max_iterations) and epoch > PATIENCE and values[-1] - values[-1 - PATIENCE] < least:
-            return recorder.finish(epoch, "converged")
+            return recorder.finish(k, "stopped by the caller", stopped=True)
+        least = PATIENCE * tolerance * max(abs(values[-1]), float(objective.n_rows))
+        if decay.is_slow(k, max_iterations) and k > PATIENCE and values[-1] - values[-1 - PATIENCE] < least:
+            return recorder.finish(k, "converged")
     return recorder.finish(max_iterations, "iteration limit")
 
 
@@ -135,59 +170,14 @@ def _record(recorder: Recorder, value: float) -> None:
         recorder.best_value, recorder.best_vector = value, recorder.hyper.vector()
 
 
-class _Climber:
+class Climber:
     """The hyper-parameters as a vector that Adam moves inside its box."""
 
-    def __init__(
-        self, objective: CollapsedObjective, hyper: Hyperparameters, limits: Limits, settings: Settings
-    ) -> None:
-        self.objective, self.hyper, self.settings = objective, hyper, settings
-        self.rows: Rows = objective.rows
-        box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
-        self.lower, self.upper = np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
-        self.adam = AdamSteps(settings.betas)
-        self.rng = np.random.default_rng(settings.seed)
+    def __init__(self, hyper: Hyperparameters, limits: Limits, betas: tuple[float, float]) -> None:
+        self.hyper, self.adam = hyper, AdamSteps(betas)
+        self.lower, self.upper = hyper.box(limits)
 
-    def run_epoch(self, share: float) -> None:
-        """All rows once; `share`: of the first rate."""
-        for stretch in self._stretches():
-            alone = len(stretch) == 1
-            rate = share * (self.settings.rate or (ALONE_RATE if alone else CARRIED_RATE))
-            index = torch.cat(stretch)
-            rows = _counted(self.rows.all.take(index), len(self.rows) / len(index))
-            for gradient in self._alone(rows) if alone else self._carried(rows, [len(batch) for batch in stretch]):
-                self._climb(gradient, rate)
-
-    def _alone(self, rows: Block) -> Iterator[NDArray[np.float64]]:
-        """d J of a batch from the prior by row, in reverse mode: what the recursion gives, no derivatives carried."""
-        objective = replace(self.objective, rows=Rows(rows))
-        objective.value_and_gradient(self.hyper)
-        self.objective.jitter = objective.jitter
-        yield self.hyper.gradient() / rows.n_rows
-
-    def _carried(self, rows: Block, sizes: list[int]) -> Iterator[NDArray[np.float64]]:
-        """d psi_k by row, one batch after the other; between two of them the hyper-parameters move."""
-        learns_noise = rows.noise_var is None
-        forward = ForwardGradient(self.hyper, self.objective.row, learns_noise=learns_noise)
-        state = forward.init(self.objective.prior(self.hyper))
-        batches = [rows.take(index) for index in torch.arange(len(rows)).split(sizes)]
-        for k, batch in enumerate(batches, start=1):
-            prior = self.objective.prior(self.hyper)
-            state, increment = forward.step(state, prior, batch)
-            if k == len(batches) and (missing := forward.deferred(state, prior, Rows(rows))) is not None:
-                increment = increment + missing
-            yield _as_vector(self.hyper, increment) / batch.n_rows
-
-    def _stretches(self) -> list[list[torch.Tensor]]:
-        """Random batches of rows, in groups of (nearly) equal numbers of them."""
-        n, n_inducing = len(self.rows), len(self.hyper.inducing)
-        size = self.settings.batch_size(n, n_inducing)
-        batches = torch.from_numpy(self.rng.permutation(n)).tensor_split(round(n / size))
-        n_stretches = max(1, len(batches) // self.settings.stretch(size, n_inducing))
-        bounds = np.linspace(0, len(batches), n_stretches + 1).round().astype(int)
-        return [list(batches[first:last]) for first, last in pairwise(bounds)]
-
-    def _climb(self, gradient: NDArray[np.float64], rate: float) -> None:
+    def climb(self, gradient: NDArray[np.float64], rate: float) -> None:
         """One Adam step; a gradient that is not finite (parameters beyond all reason) ends the epoch."""
         if not np.isfinite(gradient).all():
             raise FactorizationError("The gradient of a mini-batch is not finite.")
@@ -195,23 +185,17 @@ class _Climber:
         self.hyper.load_vector(np.clip(moved, self.lower, self.upper))
 
 
-def _counted(block: Block, times: float) -> Block:
-    """Every row counted so many times."""
+def gradient_alone(objective: CollapsedObjective, hyper: Hyperparameters, batch: Block) -> NDArray[np.float64]:
+    """d J of a batch from the prior, by row."""
+    alone = replace(objective, rows=MemoryRows(batch))
+    alone.value_and_gradient(hyper)
+    objective.jitter = alone.jitter
+    return hyper.gradient() / batch.n_rows
+
+
+def counted_for_all(rows: MemoryRows, index: torch.Tensor) -> Block:
+    """The rows of `index`, each counted so many times that they stand for all rows."""
+    block, times = rows.all.take(index), len(rows) / len(index)
     if times == 1.0:
         return block
-    weight = torch.ones_like(block.y) if block.weight is None else block.weight
-    return replace(block, weight=times * weight)
-
-
-def _as_vector(hyper: Hyperparameters, gradient: Gradient) -> NDArray[np.float64]:
-    """The gradient in the order of `Hyperparameters.vector`."""
-    hyper.clear_gradient()
-    with torch.no_grad():
-        hyper.log_noise_var.grad = gradient.shared[0].to(hyper.log_noise_var)
-        hyper.inducing.grad = gradient.inducing.to(hyper.inducing)
-        start = 1
-        for parameter in hyper.kernel.parameters():
-            values = gradient.shared[start : start + parameter.numel()]
-            parameter.grad = values.reshape(parameter.shape).to(parameter)
-            start += parameter.numel()
-    return hyper.gradient()
+    return replace(block, weight=times * block.weights)

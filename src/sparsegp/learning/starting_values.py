@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import threads
+from sparsegp import parallel
 
 SAMPLE_ROWS = 2000
 NOISE_RANGE = (0.01, 0.5)
@@ -24,7 +24,7 @@ def median_lengthscales(X: Tensor, rng: np.random.Generator) -> Tensor:
     return found
 
 
-@threads.single()
+@parallel.single()
 def neighbour_noise_var(X: Tensor, y: Tensor, rng: np.random.Generator) -> float:
     """Half the mean squared difference of y between nearest neighbours in a sample, relative to var(y), clipped.
 

@@ -1,6 +1,6 @@
 """Anytime learning: natural-gradient steps on q(v) and Adam steps on kernel, noise and inducing inputs.
 
-Both come from the same sampled blocks and the uncollapsed objective J(q) (math: M5 and 4.6). With q held in whitened
+Both come from the same sampled blocks and the uncollapsed objective J(q) (derivations: T4, T6). With q held in whitened
 coordinates its divergence from the prior does not depend on the hyper-parameters, so the gradient of w_s times one
 block's term is unbiased for that of J(q), and at q = q* its expectation is the gradient of the evidence itself.
 """
@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sparsegp.approximations import Approximation
-from sparsegp.data import Block, Rows
+from sparsegp.data import Block, BlockSource
 from sparsegp.engines.anytime import blend
 from sparsegp.engines.divergence import expected_log_likelihood, kl_to_prior
 from sparsegp.engines.pace import Clock
-from sparsegp.engines.sampling import WITHOUT_REPLACEMENT, BlockSource, Draw, make_source
+from sparsegp.engines.sampling import WITHOUT_REPLACEMENT, Draw
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.learning.adam_steps import AdamSteps
 from sparsegp.learning.hyperparameters import Hyperparameters, Limits
@@ -50,7 +50,7 @@ class Rates:
 
 
 def learn(
-    data: Rows | BlockSource,
+    source: BlockSource,
     row: Approximation,
     hyper: Hyperparameters,
     limits: Limits,
@@ -65,7 +65,6 @@ def learn(
 ) -> LearningResult:
     """Learn in place from sampled blocks until `seconds` have passed or `steps` were taken (at least one is)."""
     _require_budget(seconds, steps)
-    source = make_source(data, row.by_block, BLOCK_ROWS, rng) if isinstance(data, Rows) else data
     climb = _Climb(row, hyper, limits, rates or Rates(), round(source.sizes.sum()), source.n_blocks)
     budget = _Budget(seconds, steps, clock)
     stopped = False
@@ -147,8 +146,7 @@ class _Climb:
         self, row: Approximation, hyper: Hyperparameters, limits: Limits, rates: Rates, n_rows: int, n_blocks: int
     ) -> None:
         self.row, self.hyper, self.rates, self.n_rows = row, hyper, rates, n_rows
-        box = np.array(hyper.bounds(limits), dtype=np.float64).reshape(-1, 2)
-        self.lower, self.upper = np.nan_to_num(box[:, 0], nan=-np.inf), np.nan_to_num(box[:, 1], nan=np.inf)
+        self.lower, self.upper = hyper.box(limits)
         self.vector = self.good = hyper.vector()
         self.adam = AdamSteps(MEMORY)
         self.follower = _Follower(n_blocks)
@@ -168,7 +166,7 @@ class _Climb:
         self.steps += 1
 
     def _step(self, draw: Draw, blocks: Sequence[Block], progress: float) -> None:
-        prior = SparsePrior.build(self.hyper.kernel, self.hyper.inducing, self.hyper.noise_var, self.row, self.jitter)
+        prior = self.hyper.prior(self.row, self.jitter)
         parts = [BlockStatistics.from_block(prior, block) for block in blocks]
         cooled = self.rates.cooled(progress)
         if self.steps >= self.rates.warm_up:

@@ -1,4 +1,4 @@
-"""Gradient of blocks' terms of the uncollapsed objective J(q) with q(v) held (math: M5, 4.6)."""
+"""Gradient of blocks' terms of the uncollapsed objective J(q) with q(v) held (derivations/anytime.md)."""
 
 from collections.abc import Sequence
 

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sparsegp.data import CHUNK_ROWS
+from sparsegp.estimators.opening import OpeningOptions
 from sparsegp.learning.progressive import POINTS
-from sparsegp.planning import costs, memory
-from sparsegp.planning.data_shape import DataShape
+from sparsegp.planning import cost
+from sparsegp.planning.cost import Cost, Stage, assignment, learning_stages, preparation
 from sparsegp.planning.machine import Machine
-from sparsegp.planning.memory import Memory
-from sparsegp.planning.model import Model
-from sparsegp.planning.schedule import Stage, assignment, learning_stages, preparation
-from sparsegp.planning.work import Work
-from sparsegp.sources.survey import SAMPLE_ROWS
+from sparsegp.planning.shape import DataShape, ModelShape
+from sparsegp.sources.batch import rows_per_batch
+from sparsegp.sources.scan import SAMPLE_ROWS
 
 MEMORY, DISK, CLUSTER = "memory", "disk", "cluster"
 PREDICTED_ROWS = 1_000_000
@@ -21,6 +21,37 @@ READ_BYTES, ARRIVAL_BYTES = 150.0, 80.0
 UNPACKING_BYTES = 48.0
 # A first stage of learning by points is small enough for the driver alone.
 DRIVER_ROWS = POINTS.first_rows
+LIBRARY_BYTES = 300e6
+BASE_BYTES = 60e6
+# Arrays of a chunk and of a block that a thread holds, and matrices of M x M, at the peak of an evaluation.
+CHUNK_ARRAYS, BLOCK_ARRAYS, SQUARE_ARRAYS = 12, 10, 20
+LARGEST_BLOCK = 2.0  # times the mean
+DENSE_ARRAYS = 8
+# The rows in the model's scaling, temporaries of standardising them, the rows of a stage of learning.
+POINT_COPIES = 2.0
+# The same rows also sorted by block and in the metric of the kernel; every thread that scans them has another copy.
+BLOCK_COPIES = 4.0
+WORKER_COPIES = 3.0
+BATCHES_HELD = 6
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes: libraries, the data as the caller holds them, copies of rows, and arrays of the computation."""
+
+    libraries: float
+    data: float
+    copies: float
+    workspace: float
+
+    @property
+    def total(self) -> float:
+        return self.libraries + self.data + self.copies + self.workspace
+
+    @property
+    def above_data(self) -> float:
+        """What the fit adds to a process that has loaded the libraries and the data."""
+        return self.copies + self.workspace
 
 
 @dataclass(frozen=True)
@@ -52,10 +83,10 @@ class Estimate:
         return self.prepare_seconds + self.learning_seconds + self.inference_seconds
 
 
-def in_memory(model: Model, shape: DataShape, machine: Machine) -> Estimate:
+def in_memory(model: ModelShape, shape: DataShape, machine: Machine) -> Estimate:
     stages = learning_stages(model, shape.n_rows)
-    arrival = shape.n_rows * (shape.n_features + 1) * Work(moved=ARRIVAL_BYTES)
-    needed = memory.in_memory(model, shape, machine.cores)
+    arrival = shape.n_rows * (shape.n_features + 1) * Cost(moved=ARRIVAL_BYTES)
+    needed = _memory_in_memory(model, shape, machine.cores)
     return Estimate(
         machines=1,
         where=MEMORY,
@@ -72,21 +103,23 @@ def in_memory(model: Model, shape: DataShape, machine: Machine) -> Estimate:
     )
 
 
-def from_disk(model: Model, shape: DataShape, machine: Machine) -> Estimate:
-    """A survey pass, learning on its sample and last on all rows, and one pass that gives the model.
+def from_disk(model: ModelShape, shape: DataShape, machine: Machine) -> Estimate:
+    """A scan, learning on its sample and last on all rows, and one pass that gives the model.
 
     An evaluation on all rows reads them twice; reading goes on beside computing.
     """
-    n_sample = memory.disk_sample_rows(shape)
+    n_sample = disk_sample_rows(shape)
     *early, last = learning_stages(model, shape.n_rows, n_sample) or (Stage(shape.n_rows, 0.0),)
-    reading, needed = _reading_seconds(shape, machine), memory.from_disk(model, shape, machine.cores)
-    passes = 2 + round(2.0 * last.evaluations)
+    reading, needed = _reading_seconds(shape, machine), _memory_from_disk(model, shape, machine.cores)
+    # blocks learn from a few of them; one more pass sorts the rows into blocks
+    reads = 0.0 if model.approx.by_block else 2.0 * last.evaluations
+    passes = 2 + round(reads) + model.approx.by_block
     return Estimate(
         machines=1,
         where=DISK,
-        prepare_seconds=reading + preparation(model, n_sample).seconds(machine),
+        prepare_seconds=(1 + model.approx.by_block) * reading + preparation(model, n_sample).seconds(machine),
         learning_seconds=_local_seconds(model, early, machine)
-        + max(2.0 * last.evaluations * reading, _local_seconds(model, [last], machine)),
+        + max(reads * reading, _local_seconds(model, [last], machine)),
         inference_seconds=max(reading, _inference(model, shape.n_rows).seconds(machine)),
         prediction_seconds=_prediction(model, shape.n_rows).seconds(machine),
         memory=needed,
@@ -97,13 +130,13 @@ def from_disk(model: Model, shape: DataShape, machine: Machine) -> Estimate:
     )
 
 
-def on_cluster(model: Model, shape: DataShape, machine: Machine, machines: int) -> Estimate:
+def on_cluster(model: ModelShape, shape: DataShape, machine: Machine, machines: int) -> Estimate:
     """Two passes over the files, each machine its share; then two rounds an evaluation (docs/clusters.md)."""
     stages = learning_stages(model, shape.n_rows)
-    remote = [stage for stage in stages if stage.n_rows > DRIVER_ROWS or model.row.by_block]
+    remote = [stage for stage in stages if stage.n_rows > DRIVER_ROWS or model.approx.by_block]
     n_remote = sum(stage.evaluations for stage in remote)
     message = _message_seconds(model, machine, machines)
-    needed = memory.on_machine(model, shape, machines, machine.cores)
+    needed = _memory_on_machine(model, shape, machines, machine.cores)
     return Estimate(
         machines=machines,
         where=CLUSTER,
@@ -124,7 +157,7 @@ def on_cluster(model: Model, shape: DataShape, machine: Machine, machines: int) 
     )
 
 
-def _placing_seconds(model: Model, shape: DataShape, machine: Machine, machines: int) -> float:
+def _placing_seconds(model: ModelShape, shape: DataShape, machine: Machine, machines: int) -> float:
     """Reading, the work on the sample, sorting into blocks; rows to other machines, or all of them to the driver."""
     sample, shuffled, gathered = _rows_sent(model, shape)
     reading = 2.0 * _reading_seconds(shape, machine) / machines
@@ -133,22 +166,22 @@ def _placing_seconds(model: Model, shape: DataShape, machine: Machine, machines:
     return reading + sorting + sending + preparation(model, min(SAMPLE_ROWS, shape.n_rows)).seconds(machine)
 
 
-def _rows_sent(model: Model, shape: DataShape) -> tuple[float, float, float]:
+def _rows_sent(model: ModelShape, shape: DataShape) -> tuple[float, float, float]:
     """Bytes of rows: the sample for the driver, those that move to their block, those that a local model gathers."""
     sample = shape.array_bytes * min(1.0, SAMPLE_ROWS / shape.n_rows)
-    return sample, shape.array_bytes * model.row.by_block, shape.array_bytes * model.row.is_local
+    return sample, shape.array_bytes * model.approx.by_block, shape.array_bytes * model.approx.is_local
 
 
-def evaluation_bytes(model: Model, machines: int) -> float:
+def evaluation_bytes(model: ModelShape, machines: int) -> float:
     """Between driver and workers in an evaluation: triangles of M x M numbers, the model, its gradient."""
     M, D = model.n_inducing, model.n_features
-    return machines * 8.0 * (costs.matrices_per_worker(model.row) * M**2 + 3.0 * M * (D + 1))
+    return machines * 8.0 * (cost.matrices_per_worker(model.approx) * M**2 + 3.0 * M * (D + 1))
 
 
-def _message_seconds(model: Model, machine: Machine, machines: int) -> float:
+def _message_seconds(model: ModelShape, machine: Machine, machines: int) -> float:
     """All messages pass the scheduler, once in and once out; the driver unpacks and adds them one by one."""
     wire = 2.0 * evaluation_bytes(model, machines) / machine.network_bytes_per_second
-    adding = Work(moved=UNPACKING_BYTES * machines * model.n_inducing**2).seconds(machine)
+    adding = Cost(moved=UNPACKING_BYTES * machines * model.n_inducing**2).seconds(machine)
     return wire + adding + 2.0 * (machine.round_seconds + machines * machine.task_seconds)
 
 
@@ -156,40 +189,77 @@ def _fits(needed: Memory, machine: Machine) -> bool:
     return needed.total <= USABLE_MEMORY * machine.memory_bytes
 
 
-def _local_seconds(model: Model, stages: Sequence[Stage], machine: Machine) -> float:
+def _local_seconds(model: ModelShape, stages: Sequence[Stage], machine: Machine) -> float:
     if model.is_dense:
-        return sum(s.evaluations * costs.dense_evaluation(model, s.n_rows).seconds(machine) for s in stages)
-    row, overhead = costs.gradient(model), costs.evaluation_overhead(model)
+        return sum(s.evaluations * cost.dense_evaluation(model, s.n_rows).seconds(machine) for s in stages)
+    row, overhead = cost.gradient(model), cost.evaluation_overhead(model)
     return sum(s.evaluations * (s.n_rows * row + overhead).seconds(machine) for s in stages)
 
 
-def _remote_seconds(model: Model, stages: Sequence[Stage], machine: Machine, machines: int) -> float:
+def _remote_seconds(model: ModelShape, stages: Sequence[Stage], machine: Machine, machines: int) -> float:
     """Workers factorise Kuu as the driver does, after it."""
-    row, overhead = costs.gradient(model), costs.evaluation_overhead(model)
+    row, overhead = cost.gradient(model), cost.evaluation_overhead(model)
     return sum(s.evaluations * (s.n_rows / machines * row + 2.0 * overhead).seconds(machine) for s in stages)
 
 
-def _inference(model: Model, n_rows: float) -> Work:
+def _inference(model: ModelShape, n_rows: float) -> Cost:
     if model.is_dense:
-        return costs.dense_evaluation(model, model.n_inducing)
-    return n_rows * costs.first_pass(model) + costs.evaluation_overhead(model)
+        return cost.dense_evaluation(model, model.n_inducing)
+    return n_rows * cost.first_pass(model) + cost.evaluation_overhead(model)
 
 
-def _prediction(model: Model, n_rows: int) -> Work:
-    return PREDICTED_ROWS * costs.prediction(model) + costs.prediction_overhead(model, n_rows, PREDICTED_ROWS)
+def _prediction(model: ModelShape, n_rows: int) -> Cost:
+    return PREDICTED_ROWS * cost.prediction(model) + cost.prediction_overhead(model, n_rows, PREDICTED_ROWS)
 
 
 def _reading_seconds(shape: DataShape, machine: Machine) -> float:
     """Of one pass over the files; decoding and the disk work side by side."""
     if not shape.file_bytes:
         return 0.0
-    decoding = shape.n_rows * (shape.n_features + 1) * Work(moved=READ_BYTES)
+    decoding = shape.n_rows * (shape.n_features + 1) * Cost(moved=READ_BYTES)
     return max(shape.file_bytes / machine.disk_bytes_per_second, decoding.seconds(machine))
-
-
-def _file_bytes(shape: DataShape) -> float:
-    return shape.file_bytes
 
 
 def _count(stages: Sequence[Stage]) -> int:
     return round(sum(stage.evaluations for stage in stages))
+
+
+def _memory_in_memory(model: ModelShape, shape: DataShape, cores: int) -> Memory:
+    return Memory(LIBRARY_BYTES, shape.array_bytes, _copies(model, shape.array_bytes, cores), workspace(model, cores))
+
+
+def _memory_from_disk(model: ModelShape, shape: DataShape, cores: int) -> Memory:
+    """Batches on their way, and the sample with its copies."""
+    row_bytes = 8.0 * (shape.n_features + 1)
+    batches = BATCHES_HELD * rows_per_batch(shape.n_features) * row_bytes
+    sample = disk_sample_rows(shape) * row_bytes
+    held = shape.array_bytes if shape.is_held else 0.0
+    return Memory(LIBRARY_BYTES, held, batches + 2.0 * sample + _copies(model, sample, cores), workspace(model, cores))
+
+
+def disk_sample_rows(shape: DataShape) -> int:
+    """Rows that an out-of-core fit keeps in memory."""
+    return min(shape.n_rows, max(1, OpeningOptions().most_entries // shape.n_features))
+
+
+def _memory_on_machine(model: ModelShape, shape: DataShape, machines: int, cores: int) -> Memory:
+    """The largest of a cluster: that of the driver, which also works, and gathers all rows for a local model."""
+    sample = min(SAMPLE_ROWS, shape.n_rows) * 8.0 * (shape.n_features + 1)
+    share = WORKER_COPIES * shape.array_bytes / machines
+    gathered = 2.0 * shape.array_bytes if model.approx.is_local else 0.0
+    answers = machines * 8.0 * model.n_inducing**2
+    return Memory(
+        LIBRARY_BYTES, 0.0, share + gathered + _copies(model, sample, cores), answers + 2.0 * workspace(model, cores)
+    )
+
+
+def workspace(model: ModelShape, cores: int) -> float:
+    M, b = model.n_inducing, LARGEST_BLOCK * model.block_rows
+    if model.is_dense:
+        return BASE_BYTES + 8.0 * DENSE_ARRAYS * M**2
+    chunk = CHUNK_ARRAYS * M * (b if model.approx.by_block else CHUNK_ROWS) + BLOCK_ARRAYS * b**2
+    return BASE_BYTES + 8.0 * (cores * chunk + SQUARE_ARRAYS * M**2)
+
+
+def _copies(model: ModelShape, array_bytes: float, cores: int) -> float:
+    return array_bytes * (BLOCK_COPIES + cores if model.approx.by_block else POINT_COPIES)

@@ -1,10 +1,27 @@
-"""A machine as the cost model sees it: its memory, and how much of each kind of work it does in a second."""
+"""A machine as the cost model sees it: its memory, how much of each kind of work it does in a second; and this one."""
 
-from collections.abc import Mapping
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from sparsegp import parallel
+from sparsegp.data import CHUNK_ROWS
 from sparsegp.errors import InputError
+
+SECONDS_EACH = 0.1
+REPEATS = 3
+INDUCING = 512
+CACHED_ENTRIES = 2**15
+LARGE_ENTRIES = 2**21
+FILE_BYTES = 32 * 2**20
+GROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
@@ -59,3 +76,72 @@ class Machine:
 
     def to_dict(self) -> dict[str, float]:
         return asdict(self)
+
+
+@cache
+def measured() -> Machine:
+    """This machine with the threads that torch uses. Measured once in a process; keep `to_dict()` for others."""
+    return Machine(
+        cores=parallel.available(),
+        memory_bytes=memory_bytes(),
+        flops_per_second=2.0 * CHUNK_ROWS * INDUCING**2 * _calls_per_second(_products),
+        exps_per_second=CACHED_ENTRIES * _calls_per_second(_exps),
+        memory_bytes_per_second=3.0 * 8.0 * LARGE_ENTRIES * _calls_per_second(_sums),
+        disk_bytes_per_second=_disk_bytes_per_second(),
+    )
+
+
+def memory_bytes() -> float:
+    """Of the machine, or of the group of processes that this one belongs to where that is less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return float(min(physical, int(GROUP_MEMORY.read_text())))
+    except (OSError, ValueError):
+        return float(physical)
+
+
+def _products() -> Callable[[], object]:
+    A, B = torch.ones(CHUNK_ROWS, INDUCING, dtype=torch.float64), torch.ones(INDUCING, INDUCING, dtype=torch.float64)
+    return partial(torch.mm, A, B, out=torch.empty_like(A))
+
+
+def _exps() -> Callable[[], object]:
+    values = torch.linspace(-5.0, 0.0, CACHED_ENTRIES, dtype=torch.float64)
+    return partial(torch.exp, values, out=torch.empty_like(values))
+
+
+def _sums() -> Callable[[], object]:
+    first, second = torch.ones(2, LARGE_ENTRIES, dtype=torch.float64)
+    return partial(torch.add, first, second, out=torch.empty_like(first))
+
+
+def _calls_per_second(make: Callable[[], Callable[[], object]]) -> float:
+    """Of all threads together, each with operands of its own: the best of some trials, which others disturb least."""
+    works = [make() for _ in range(parallel.available())]
+    trials = [sum(parallel.run([partial(_pace, work) for work in works])) for _ in range(REPEATS)]
+    return max(trials)
+
+
+def _pace(work: Callable[[], object]) -> float:
+    """Calls a second of one thread."""
+    work()
+    started, calls = time.perf_counter(), 0
+    while (seconds := time.perf_counter() - started) < SECONDS_EACH:
+        work()
+        calls += 1
+    return max(calls, 1) / seconds
+
+
+def _disk_bytes_per_second() -> float:
+    """Reading a file that was written and then dropped from memory, where the system does that on request."""
+    with tempfile.TemporaryFile() as file:
+        file.write(os.urandom(2**20) * (FILE_BYTES // 2**20))
+        file.flush()
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        file.seek(0)
+        started = time.perf_counter()
+        while file.read(2**20):
+            pass
+        return FILE_BYTES / (time.perf_counter() - started)

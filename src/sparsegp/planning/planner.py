@@ -1,20 +1,101 @@
-"""`plan`: what a fit will cost, before it starts."""
+"""`plan`: what a fit will cost before it starts, as numbers, as a table for people, and with advice."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from sparsegp.approximations import Family
+from sparsegp.dense import MOST_ROWS
 from sparsegp.errors import InputError
-from sparsegp.estimators.incoming import out_of_core
-from sparsegp.estimators.incoming.validation import positive_count
+from sparsegp.estimators.checks import positive_count
 from sparsegp.estimators.regressor import SparseGPRegressor
-from sparsegp.planning import estimate
-from sparsegp.planning.advice import warnings_of
-from sparsegp.planning.calibration import measured
-from sparsegp.planning.data_shape import DataShape, shape_of
-from sparsegp.planning.estimate import Estimate
-from sparsegp.planning.machine import Machine
-from sparsegp.planning.model import Model, checked_estimator, model_of
-from sparsegp.planning.plan_result import Plan
+from sparsegp.fit.auto import AUTO, is_auto
+from sparsegp.planning.estimate import (
+    CLUSTER,
+    DISK,
+    MEMORY,
+    USABLE_MEMORY,
+    Estimate,
+    from_disk,
+    in_memory,
+    on_cluster,
+)
+from sparsegp.planning.machine import Machine, measured
+from sparsegp.planning.shape import DataShape, ModelShape, checked_estimator, model_of, shape_of
+
+PLACES = {MEMORY: "in memory", DISK: "from disk", CLUSTER: "on a cluster"}
+GAP = "  "
+LARGE_BLOCK = 4.0
+MUCH_TALK = 0.5
+_TIMES = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
+_SIZES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"))
+LONG_UNTIL = 1.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fit will cost, predicted from the operations it does and the speed of the machine; nothing was fitted.
+
+    `estimates` has one entry for each number of machines that was asked for; `warnings` say what will not work well and
+    what to do instead.
+    """
+
+    n_rows: int
+    n_features: int
+    approximation: str
+    n_inducing: int
+    n_blocks: int
+    optimizer: str | None
+    machine: Machine
+    estimates: tuple[Estimate, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Of the fit, on the first number of machines."""
+        return self.estimates[0].seconds
+
+    @property
+    def memory_bytes(self) -> float:
+        """Of one machine at the peak, libraries and data included, on the first number of machines."""
+        return self.estimates[0].memory.total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, for JSON."""
+        result = asdict(self)
+        result["warnings"] = list(self.warnings)
+        result["estimates"] = [
+            {**asdict(found), "seconds": found.seconds, "memory_bytes": found.memory.total} for found in self.estimates
+        ]
+        return result
+
+    def __str__(self) -> str:
+        blocks = f", {self.n_blocks:,} blocks" if self.n_blocks else ""
+        title = (
+            f"{self.approximation} on {self.n_rows:,} rows x {self.n_features:,} columns, "
+            f"{self.n_inducing:,} inducing inputs{blocks} (predicted)"
+        )
+        return "\n".join([title, *_aligned(self.table()), *(f"! {warning}" for warning in self.warnings)])
+
+    def table(self) -> list[list[str]]:
+        """A line of texts for each quantity, one column for each number of machines."""
+        lines: dict[str, Callable[[Estimate], str]] = {
+            "machines": lambda e: f"{e.machines:,}",
+            "rows are": lambda e: PLACES[e.where],
+            "fit": lambda e: duration(e.seconds),
+            "  prepare": lambda e: duration(e.prepare_seconds),
+            "  learn": lambda e: duration(e.learning_seconds),
+            "  last pass": lambda e: duration(e.inference_seconds),
+            "  of it messages": lambda e: duration(e.communication_seconds),
+            "predict 1,000,000 rows": lambda e: duration(e.prediction_seconds),
+            "memory of a machine": lambda e: size(e.memory.total) + ("" if e.fits else " (too much)"),
+            "evaluations": lambda e: f"{e.evaluations:,}",
+            "passes over the files": lambda e: f"{e.passes:,}",
+            "rounds": lambda e: f"{e.rounds:,}",
+            "from and to disk": lambda e: size(e.disk_bytes),
+            "through the network": lambda e: size(e.network_bytes),
+        }
+        return [[name, *(text(found) for found in self.estimates)] for name, text in lines.items()]
 
 
 def plan(
@@ -49,23 +130,23 @@ def plan(
     return Plan(
         n_rows=shape.n_rows,
         n_features=shape.n_features,
-        approximation=model.row.name,
+        approximation=model.approx.name,
         n_inducing=model.n_inducing,
         n_blocks=model.n_blocks,
         optimizer=model.optimizer,
         machine=constants,
         estimates=estimates,
-        warnings=warnings_of(wanted, model, shape, constants, estimates),
+        warnings=_warnings_of(wanted, model, shape, constants, estimates),
     )
 
 
-def _on(estimator: SparseGPRegressor, model: Model, shape: DataShape, machine: Machine, count: int) -> Estimate:
+def _on(estimator: SparseGPRegressor, model: ModelShape, shape: DataShape, machine: Machine, count: int) -> Estimate:
     if count > 1:
-        return estimate.on_cluster(model_of(estimator, shape, from_sample=True), shape, machine, count)
-    is_large = shape.n_rows * shape.n_features > out_of_core.MOST_ENTRIES
-    if is_large and out_of_core.can_stream(estimator, model.row):
-        return estimate.from_disk(model, shape, machine)
-    return estimate.in_memory(model, shape, machine)
+        return on_cluster(model_of(estimator, shape, from_sample=True), shape, machine, count)
+    is_large = shape.n_rows * shape.n_features > estimator.fit_options.opening.most_entries
+    if is_large and estimator.can_stream(model.approx):
+        return from_disk(model, shape, machine)
+    return in_memory(model, shape, machine)
 
 
 def _counts(machines: int | Sequence[int]) -> list[int]:
@@ -73,3 +154,121 @@ def _counts(machines: int | Sequence[int]) -> list[int]:
     if not given:
         raise InputError("machines must be a number of machines or a list of such numbers; got an empty list.")
     return [positive_count("machines", count) for count in given]
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    return [
+        GAP.join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in table
+    ]
+
+
+def _warnings_of(
+    estimator: SparseGPRegressor,
+    model: ModelShape,
+    shape: DataShape,
+    machine: Machine,
+    estimates: tuple[Estimate, ...],
+) -> tuple[str, ...]:
+    found = [*_of_choice(estimator, model, estimates), *_of_model(model, shape)]
+    for estimate in estimates:
+        found += [*_of_memory(model, machine, estimate), *_of_time(estimator, estimate)]
+        if estimate.where == CLUSTER:
+            found += _of_cluster(model_of(estimator, shape, from_sample=True), estimate)
+    return tuple(dict.fromkeys(found))
+
+
+def _of_choice(estimator: SparseGPRegressor, model: ModelShape, estimates: tuple[Estimate, ...]) -> Iterator[str]:
+    if not is_auto(estimator.approximation) or all(e.where != MEMORY for e in estimates):
+        return
+    options = estimator.fit_options.auto
+    limit = options.budget_fraction * estimator.time_budget if estimator.time_budget else options.longest_trials
+    yield (
+        f"This is the cost of {model.approx.name!r}. With rows in memory approximation={AUTO!r} first tries "
+        f"others for up to {duration(limit)} and may take a dearer one: name it to have its cost."
+    )
+
+
+def _of_model(model: ModelShape, shape: DataShape) -> Iterator[str]:
+    if model.approx.family is Family.EXACT and shape.n_rows > MOST_ROWS:
+        yield (
+            f"approximation='exact' is refused above {MOST_ROWS:,} rows. Use 'vfe', or 'pic' where the data are rough."
+        )
+    if shape.is_estimated:
+        yield "The number of rows is estimated from the first lines of the file; give n_rows= if you know it."
+
+
+def _of_memory(model: ModelShape, machine: Machine, estimate: Estimate) -> Iterator[str]:
+    if estimate.fits:
+        return
+    usable, have = size(USABLE_MEMORY * machine.memory_bytes), size(machine.memory_bytes)
+    name = "1 machine" if estimate.machines == 1 else f"{estimate.machines:,} machines"
+    need = f"On {name}, one needs about {size(estimate.memory.total)}; {usable} of its {have} can be used."
+    yield f"{need} {_way_out(model, estimate)}"
+
+
+def _way_out(model: ModelShape, estimate: Estimate) -> str:
+    if estimate.where == CLUSTER and model.approx.is_local:
+        return f"{model.approx.name!r} gathers its training rows on one machine: use 'pitc', 'fitc' or 'vfe'."
+    if estimate.where == CLUSTER:
+        return "Use more machines, or fewer inducing inputs."
+    if estimate.where == DISK:
+        return "Use fewer inducing inputs, or a path instead of an array: files are read batch by batch."
+    if model.is_dense:
+        return "Use approximation='vfe', whose memory does not grow with the square of the rows."
+    if model.approx.by_block:
+        return (
+            f"{model.approx.name!r} holds all rows of an array: give the path of a file instead, whose rows are sorted "
+            "into blocks on disk, or use a cluster (docs/clusters.md), 'fitc' or 'vfe'."
+        )
+    return "Use fewer inducing inputs, more machines (docs/clusters.md), or fewer rows."
+
+
+def _of_time(estimator: SparseGPRegressor, estimate: Estimate) -> Iterator[str]:
+    budget = estimator.time_budget
+    if budget is not None and estimate.machines == 1 and estimate.seconds > budget:
+        yield (
+            f"time_budget={budget:g} s is less than the {duration(estimate.seconds)} of a whole fit: learning stops "
+            "early, and the pass over the rows too if it must (docs/time-budgets.md)."
+        )
+
+
+def _of_cluster(model: ModelShape, estimate: Estimate) -> Iterator[str]:
+    if model.approx.family is not Family.INDUCING:
+        yield (
+            f"{model.approx.name!r} has no additive statistics and cannot be fitted on a cluster. Use 'vfe' or 'fitc'."
+        )
+    if estimate.communication_seconds > MUCH_TALK * (estimate.learning_seconds + estimate.inference_seconds):
+        yield (
+            f"On {estimate.machines:,} machines, {duration(estimate.communication_seconds)} of the "
+            f"{duration(estimate.seconds)} are messages of M x M numbers through the scheduler: fewer machines or "
+            "fewer inducing inputs would do as well."
+        )
+    if model.block_rows > LARGE_BLOCK * model.n_inducing:
+        yield (
+            f"Blocks are found from a sample, so there are {model.n_blocks:,} of about {model.block_rows:,.0f} rows, "
+            "and the cost of a row grows with the size of its block. Use 'fitc' or 'vfe'."
+        )
+
+
+def duration(seconds: float) -> str:
+    """Like 0.3 s, 12 s, 4.1 min, 2.6 h, 3.2 d."""
+    for size, name in _TIMES:
+        if seconds >= LONG_UNTIL * size:
+            return f"{_short(seconds / size)} {name}"
+    return f"{_short(seconds)} s"
+
+
+def size(n_bytes: float) -> str:
+    """Like 12 MB or 1.3 GB; nothing below a tenth of a megabyte is told."""
+    for unit, name in _SIZES:
+        if n_bytes >= unit:
+            return f"{_short(n_bytes / unit)} {name}"
+    return f"{n_bytes / 1e6:.1f} MB" if n_bytes >= 1e5 else "0"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.1 else f"{value:.2g}"

@@ -1,104 +1,88 @@
-"""From a title and sections to one HTML page that needs nothing else. Everything but the pictures is escaped here."""
+"""From a fitted model and rows with known targets to a page on disk."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
-from sparsegp.estimators.diagnosis import Finding
-from sparsegp.report.pictures import Picture
-from sparsegp.report.style import STYLE
+import numpy as np
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+from sparsegp.display.axes import matplotlib_module
+from sparsegp.errors import InputError
+from sparsegp.estimators.diagnosis import checked_rows, column_names, without_names
+from sparsegp.predictive import Array
+from sparsegp.report import text
+from sparsegp.report.html import Page, Tile
+from sparsegp.report.judgement import Judgement, judge
+from sparsegp.report.pictures import pictures
 
-
-@dataclass(frozen=True)
-class Tile:
-    """A headline number with its name and what it says."""
-
-    name: str
-    value: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class Page:
-    """The contents of a report, in the order in which they are read."""
-
-    title: str
-    subtitle: str
-    tiles: Sequence[Tile]
-    findings: Sequence[Finding]
-    pictures: Sequence[Picture]
-    assumptions: Sequence[str]
-    parameters: Sequence[Sequence[str]]
-    kernel: str
-    columns: Sequence[Sequence[str]]
-    footer: str
-
-    def html(self) -> str:
-        """The page as text."""
-        kernel = f"<p>Kernel: <code>{escape(self.kernel)}</code></p>"
-        body = "".join(
-            [
-                f"<header><h1>{escape(self.title)}</h1><p>{escape(self.subtitle)}</p></header>",
-                f'<div class="tiles">{"".join(map(_tile, self.tiles))}</div>',
-                _section("Warnings and findings", _findings(self.findings)),
-                _section("Pictures", f'<div class="pictures">{"".join(map(_figure, self.pictures))}</div>'),
-                _section("What the model assumes", _bullets(self.assumptions)),
-                _section("What it learned", _table(("", "value", "meaning"), self.parameters) + kernel),
-                _section("The rows", _table(COLUMN_HEADINGS, self.columns)),
-                f"<footer>{escape(self.footer)}</footer>",
-            ]
-        )
-        return (
-            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            '<meta name="color-scheme" content="light dark">'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-            f"<style>{STYLE}</style></head><body><main>{body}</main></body></html>\n"
-        )
+MOST_COLUMNS = 100
 
 
-COLUMN_HEADINGS = ("column", "smallest", "median", "largest", "mean", "std", "distinct values")
+def write(
+    model: Any,
+    X: Any,
+    y: Any,
+    path: str | Path,
+    *,
+    title: str = "Model report",
+    target_name: str = "y",
+    judgement: Judgement | None = None,
+) -> Path:
+    """Write one self-contained HTML page about a fitted model, judged by rows with known targets.
+
+    Scores, findings and pictures are of the given rows, best rows the model has not seen. The page has no scripts and
+    asks for nothing from a network. `judgement` is that of the same rows, if it is known already. Returns the path.
+    """
+    place = Path(path)
+    if not place.resolve().parent.is_dir():
+        raise InputError(f"The folder of {place} does not exist. Create it, or give another path.")
+    matplotlib_module()
+    rows, target = checked_rows(model, X, y)
+    found = judgement or judge(model, X, y)
+    with without_names():
+        page = _page(model, rows, target, found, title, target_name)
+    place.write_text(page.html(), encoding="utf-8")
+    return place
 
 
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
-
-
-def _tile(tile: Tile) -> str:
-    name, value, meaning = (escape(text) for text in (tile.name, tile.value, tile.meaning))
-    return f'<div class="tile"><span class="name">{name}</span><strong>{value}</strong><span>{meaning}</span></div>'
-
-
-def _findings(findings: Sequence[Finding]) -> str:
-    if not findings:
-        return '<p class="fine">Nothing stood out.</p>'
-    return f'<ul class="findings">{"".join(map(_finding, findings))}</ul>'
-
-
-def _finding(finding: Finding) -> str:
-    severity, what, evidence, try_this = map(
-        escape, (finding.severity, finding.what, finding.evidence, finding.try_this)
-    )
-    seen = evidence[:1].upper() + evidence[1:]
-    return (
-        f'<li class="{severity}"><span class="severity">{severity}</span><b>{what}.</b> {seen}.'
-        f'<br><span class="try">{try_this}</span></li>'
+def _page(model: Any, X: Array, y: Array, judgement: Judgement, title: str, target_name: str) -> Page:
+    seconds = model.info_.get("seconds")
+    fitted = "" if seconds is None else f", fitted in {seconds:.3g} s"
+    return Page(
+        title=title,
+        subtitle=f"{type(model).__name__} for {target_name}: {model.n_samples_seen_:,} training rows{fitted}; "
+        f"judged by {len(y):,} rows with {X.shape[1]} columns",
+        tiles=_tiles(judgement.scores, float(y.std())),
+        findings=judgement.findings,
+        pictures=list(pictures(model, X, y, target_name)),
+        assumptions=text.assumptions(model),
+        parameters=text.parameters(model, X, target_name),
+        kernel=repr(model.kernel_),
+        columns=_columns(X, y, column_names(model), target_name),
+        footer=f"Written by sparsegp {version('sparsegp')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
     )
 
 
-def _figure(picture: Picture) -> str:
-    title, caption = escape(picture.title), escape(picture.caption)
-    svg = picture.svg.replace("<svg ", f'<svg aria-label="{title}" ', 1)
-    return f"<figure><h3>{title}</h3>{svg}<figcaption>{caption}</figcaption></figure>"
+def _tiles(found: dict[str, float], y_std: float) -> list[Tile]:
+    return [
+        Tile("RMSE", f"{found['rmse']:.4g}", f"typical error; guessing the mean: {y_std:.4g}"),
+        Tile("R²", f"{found['r2']:.3f}", "share of the variance explained"),
+        Tile("NLPD", f"{found['nlpd']:.4g}", "surprise per row; lower is better"),
+        Tile("CRPS", f"{found['crps']:.4g}", "error of the whole forecast, in units of the target"),
+        Tile("95 % coverage", f"{found['coverage_95']:.1%}", "of the rows are inside their 95 % interval"),
+        Tile("95 % width", f"{found['width_95']:.4g}", "mean width of the 95 % interval"),
+    ]
 
 
-def _bullets(sentences: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>"
+def _columns(X: Array, y: Array, names: list[str], target_name: str) -> list[tuple[str, ...]]:
+    rows = [_summary(f"{target_name} (target)", y)]
+    rows += [_summary(name, X[:, d]) for d, name in enumerate(names[:MOST_COLUMNS])]
+    if len(names) > MOST_COLUMNS:
+        rows.append((f"and {len(names) - MOST_COLUMNS} more", *[""] * 6))
+    return rows
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def _summary(name: str, values: Array) -> tuple[str, ...]:
+    numbers = values.min(), np.median(values), values.max(), values.mean(), values.std()
+    return name, *(f"{number:.4g}" for number in numbers), f"{len(np.unique(values)):,}"

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from sparsegp import display
-from sparsegp.display.canvas import matplotlib_module
+from sparsegp.display.axes import matplotlib_module
 from sparsegp.display.relevance import column_lengthscales
 from sparsegp.estimators.diagnosis import column_names
-from sparsegp.estimators.predicting.predictions import Array
+from sparsegp.estimators.facts import has_blocks, inducing_of
+from sparsegp.predictive import Array
 
 INK = "#010203"
 WIDTH, HEIGHT = 5.2, 3.4
@@ -90,10 +91,9 @@ def _slice(model: Any, X: Array, y: Array, column: int, target_name: str) -> Pic
 
 
 def _map_caption(model: Any, n_columns: int) -> str:
-    own = vars(model)
     others = "" if n_columns == 2 else " Other columns are at their medians."
-    crosses = " Crosses are inducing inputs." if n_columns == 2 and "inducing_" in own else ""
-    edges = " White lines are the edges of blocks." if own.get("_blocking") is not None else ""
+    crosses = " Crosses are inducing inputs." if n_columns == 2 and inducing_of(model) is not None else ""
+    edges = " White lines are the edges of blocks." if has_blocks(model) else ""
     return f"Mean and standard deviation of the prediction.{others}{crosses}{edges}"
 
 

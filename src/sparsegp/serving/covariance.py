@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsegp.serving.forms import KIND
+from sparsegp.files.schema import Kernel, KernelNode
 
 Array = NDArray[np.float64]
-Form = Mapping[str, Any]
+Value = TypeVar("Value")
 
 ROOT_3, ROOT_5 = 3.0**0.5, 5.0**0.5
 
@@ -18,38 +18,62 @@ ROOT_3, ROOT_5 = 3.0**0.5, 5.0**0.5
 class _Values(NamedTuple):
     """How a kind of kernel gives [k(x_i, z_j)] and [k(x_i, x_i)] from its numbers."""
 
-    matrix: Callable[[Form, Array, Array], Array]
-    diagonal: Callable[[Form, Array], Array]
+    matrix: Callable[[KernelNode, Array, Array], Array]
+    diagonal: Callable[[KernelNode, Array], Array]
 
 
-def knows(form: Form) -> bool:
+def knows(kernel: Kernel) -> bool:
     """Whether a saved kernel and all its parts can be evaluated here."""
-    return not form["custom"] and form[KIND] in _KINDS and all(map(knows, _parts(form)))
+    return all(node.kind in _LEAVES or node.kind in _COMBINED for node in kernel.nodes)
 
 
-def matrix(form: Form, X: Array, Z: Array) -> Array:
+def matrix(kernel: Kernel, X: Array, Z: Array) -> Array:
     """[k(x_i, z_j)]."""
-    return _KINDS[form[KIND]].matrix(form, _active(form, X), _active(form, Z))
+    return _matrix(kernel, len(kernel.nodes) - 1, X, Z)
 
 
-def diagonal(form: Form, X: Array) -> Array:
+def diagonal(kernel: Kernel, X: Array) -> Array:
     """[k(x_i, x_i)]."""
-    return _KINDS[form[KIND]].diagonal(form, _active(form, X))
+    return _diagonal(kernel, len(kernel.nodes) - 1, X)
 
 
-def _active(form: Form, X: Array) -> Array:
-    dims = form["attributes"].get("active_dims")
-    return X if dims is None else X[:, dims]
+def _matrix(kernel: Kernel, number: int, X: Array, Z: Array) -> Array:
+    node = kernel.nodes[number]
+    X, Z = _active(node, X), _active(node, Z)
+    if node.kind in _LEAVES:
+        return _LEAVES[node.kind].matrix(node, X, Z)
+    return _COMBINED[node.kind](node, [_matrix(kernel, part, X, Z) for part in _parts(node, number)])
 
 
-def _parts(form: Form) -> list[Form]:
-    inner: dict[str, Any] = form["kernels"]
-    return [part for parts in inner.values() for part in (parts if isinstance(parts, list) else [parts])]
+def _diagonal(kernel: Kernel, number: int, X: Array) -> Array:
+    node = kernel.nodes[number]
+    X = _active(node, X)
+    if node.kind in _LEAVES:
+        return _LEAVES[node.kind].diagonal(node, X)
+    return _COMBINED[node.kind](node, [_diagonal(kernel, part, X) for part in _parts(node, number)])
 
 
-def _parameter(form: Form, name: str) -> Array:
+def _active(node: KernelNode, X: Array) -> Array:
+    return X if node.active_columns is None else X[:, node.active_columns]
+
+
+def _parts(node: KernelNode, number: int) -> list[int]:
+    """The numbers of its parts, which come before it: so there is no way round in circles."""
+    parts = _present(node.parts)
+    if not parts or not all(0 <= part < number for part in parts):
+        raise ValueError(f"a kernel is made of nodes {parts}, which must come before it")
+    return parts
+
+
+def _present(value: Value | None) -> Value:
+    if value is None:
+        raise ValueError("a kernel lacks a value of its kind")
+    return value
+
+
+def _exp(log_value: Array | None) -> Array:
     """A positive parameter, which is stored as its logarithm."""
-    value: Array = np.exp(form["parameters"][f"log_{name}"])
+    value: Array = np.exp(_present(log_value))
     return value
 
 
@@ -58,97 +82,95 @@ def _squared_distances(A: Array, B: Array) -> Array:
     return np.maximum(squares, 0.0, out=squares)
 
 
-def _constant_diagonal(form: Form, X: Array) -> Array:
-    return np.full(len(X), _parameter(form, "variance"))
+def _constant_diagonal(node: KernelNode, X: Array) -> Array:
+    return np.full(len(X), _exp(node.log_variance))
 
 
-def _stationary(profile: Callable[[Form, Array], Array]) -> _Values:
+def _stationary(profile: Callable[[KernelNode, Array], Array]) -> _Values:
     """variance * profile(sum_d (x_d - z_d)^2 / l_d^2), about a common centre so that large inputs do not cancel."""
 
-    def evaluate(form: Form, X: Array, Z: Array) -> Array:
-        scale, center = _parameter(form, "lengthscales") * form["buffers"]["units"], Z.mean(0)
+    def evaluate(node: KernelNode, X: Array, Z: Array) -> Array:
+        scale, center = _exp(node.log_lengthscales) * _present(node.units), Z.mean(0)
         squares = _squared_distances((X - center) / scale, (Z - center) / scale)
-        return _parameter(form, "variance") * profile(form, squares)
+        return _exp(node.log_variance) * profile(node, squares)
 
     return _Values(evaluate, _constant_diagonal)
 
 
-def _squared_exponential(_: Form, squares: Array) -> Array:
+def _squared_exponential(_: KernelNode, squares: Array) -> Array:
     out: Array = np.exp(-0.5 * squares)
     return out
 
 
-def _matern12(_: Form, squares: Array) -> Array:
+def _matern12(_: KernelNode, squares: Array) -> Array:
     out: Array = np.exp(-np.sqrt(squares))
     return out
 
 
-def _matern32(_: Form, squares: Array) -> Array:
+def _matern32(_: KernelNode, squares: Array) -> Array:
     r = ROOT_3 * np.sqrt(squares)
     out: Array = (1.0 + r) * np.exp(-r)
     return out
 
 
-def _matern52(_: Form, squares: Array) -> Array:
+def _matern52(_: KernelNode, squares: Array) -> Array:
     r = ROOT_5 * np.sqrt(squares)
     out: Array = (1.0 + r + r * r / 3.0) * np.exp(-r)
     return out
 
 
-def _rational_quadratic(form: Form, squares: Array) -> Array:
-    shape = _parameter(form, "shape")
+def _rational_quadratic(node: KernelNode, squares: Array) -> Array:
+    shape = _exp(node.log_shape)
     out: Array = np.exp(-shape * np.log1p(squares / (2.0 * shape)))
     return out
 
 
-def _periodic(form: Form, X: Array, Z: Array) -> Array:
+def _periodic(node: KernelNode, X: Array, Z: Array) -> Array:
     center = Z.mean(0)
-    squares = _squared_distances(_circle(form, X - center), _circle(form, Z - center))
-    return _parameter(form, "variance") * _squared_exponential(form, squares)
+    squares = _squared_distances(_circle(node, X - center), _circle(node, Z - center))
+    return _exp(node.log_variance) * _squared_exponential(node, squares)
 
 
-def _circle(form: Form, X: Array) -> Array:
+def _circle(node: KernelNode, X: Array) -> Array:
     """Points whose squared distance is 4 sum_d sin^2(pi (x_d - z_d) / period_d) / l_d^2."""
-    angle = X * (2.0 * np.pi / (_parameter(form, "period") * form["buffers"]["units"]))
-    lengthscales = _parameter(form, "lengthscales")
+    angle = X * (2.0 * np.pi / (_exp(node.log_period) * _present(node.units)))
+    lengthscales = _exp(node.log_lengthscales)
     return np.concatenate([np.cos(angle) / lengthscales, np.sin(angle) / lengthscales], axis=1)
 
 
-def _linear(form: Form, X: Array, Z: Array) -> Array:
-    center: Array = form["buffers"]["center"]
-    return (X - center) * _slope_variance(form) @ (Z - center).T
+def _linear(node: KernelNode, X: Array, Z: Array) -> Array:
+    center: Array = _present(node.center)
+    return (X - center) * _slope_variance(node) @ (Z - center).T
 
 
-def _linear_diagonal(form: Form, X: Array) -> Array:
-    out: Array = (np.square(X - form["buffers"]["center"]) * _slope_variance(form)).sum(1)
+def _linear_diagonal(node: KernelNode, X: Array) -> Array:
+    out: Array = (np.square(X - _present(node.center)) * _slope_variance(node)).sum(1)
     return out
 
 
-def _slope_variance(form: Form) -> Array:
-    out: Array = _parameter(form, "variance") / np.square(form["buffers"]["units"])
+def _slope_variance(node: KernelNode) -> Array:
+    out: Array = _exp(node.log_variance) / np.square(_present(node.units))
     return out
 
 
-def _combined(operation: Callable[[Array, Array], Array]) -> _Values:
-    return _Values(
-        lambda form, X, Z: reduce(operation, [matrix(part, X, Z) for part in _parts(form)]),
-        lambda form, X: reduce(operation, [diagonal(part, X) for part in _parts(form)]),
-    )
+def _power(node: KernelNode, parts: list[Array]) -> Array:
+    (base,) = parts
+    out: Array = base ** _present(node.exponent)
+    return out
 
 
-_KINDS: Mapping[str, _Values] = {
-    "SquaredExponential": _stationary(_squared_exponential),
-    "Matern12": _stationary(_matern12),
-    "Matern32": _stationary(_matern32),
-    "Matern52": _stationary(_matern52),
-    "RationalQuadratic": _stationary(_rational_quadratic),
-    "Periodic": _Values(_periodic, _constant_diagonal),
-    "Linear": _Values(_linear, _linear_diagonal),
-    "Constant": _Values(lambda form, X, Z: np.full((len(X), len(Z)), _parameter(form, "variance")), _constant_diagonal),
-    "Power": _Values(
-        lambda form, X, Z: matrix(form["kernels"]["base"], X, Z) ** form["attributes"]["exponent"],
-        lambda form, X: diagonal(form["kernels"]["base"], X) ** form["attributes"]["exponent"],
-    ),
-    "Sum": _combined(np.add),
-    "Product": _combined(np.multiply),
+_LEAVES: Mapping[str, _Values] = {
+    "squared_exponential": _stationary(_squared_exponential),
+    "matern12": _stationary(_matern12),
+    "matern32": _stationary(_matern32),
+    "matern52": _stationary(_matern52),
+    "rational_quadratic": _stationary(_rational_quadratic),
+    "periodic": _Values(_periodic, _constant_diagonal),
+    "linear": _Values(_linear, _linear_diagonal),
+    "constant": _Values(lambda node, X, Z: np.full((len(X), len(Z)), _exp(node.log_variance)), _constant_diagonal),
+}
+_COMBINED: Mapping[str, Callable[[KernelNode, list[Array]], Array]] = {
+    "sum": lambda node, parts: reduce(np.add, parts),
+    "product": lambda node, parts: reduce(np.multiply, parts),
+    "power": _power,
 }

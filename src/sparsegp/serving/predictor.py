@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from sparsegp.errors import InputError, ModelFileError
-from sparsegp.io import container
+from sparsegp.files import model_file
+from sparsegp.files.schema import INDUCING, SPARSE, Kernel, Model, Scaling
 from sparsegp.serving import covariance
-from sparsegp.serving.covariance import Array, Form
-from sparsegp.serving.forms import KIND, PlainDecoder
+from sparsegp.serving.covariance import Array
 
 ROWS_AT_ONCE = 8192
 SMALLEST_VARIANCE = 1e-14
@@ -30,65 +30,42 @@ def load(path: str | os.PathLike[str]) -> "Predictor":
 
 def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
     """The same, or None where only `sparsegp.load` can read the model."""
-    description, arrays = container.read(path)
+    model = model_file.read(path)
     try:
-        parameters = description["parameters"]
-        if description["estimator"] != "SparseGPRegressor" or parameters["dtype"] != "float64":
-            return None
-        decoder = PlainDecoder(arrays)
-        for value in parameters.values():
-            decoder.decode(value)  # what the state shares with them
-        state = {name: decoder.decode(value) for name, value in description["state"].items()}
-        posterior = _posterior(state["_fitted"])
-        return None if posterior is None else _tried_out(Predictor._of(state, posterior))
+        return _tried_out(Predictor._of(model)) if _is_light(model) else None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ModelFileError(f"{path} cannot be used: its content is not that of a model ({error!r}).") from error
+        raise model_file.unusable(path, error) from error
+
+
+def _is_light(model: Model) -> bool:
+    """Inducing values under a known kernel, and nothing else, predict."""
+    return (
+        model.kind == SPARSE
+        and model.posterior is not None
+        and model.posterior.form == INDUCING
+        and model.parameters["dtype"] == "float64"
+        and covariance.knows(model.kernel)
+    )
 
 
 def _tried_out(found: "Predictor") -> "Predictor":
     """A file that loads predicts: one row, so that parts that do not fit together are found here."""
-    mean, std = found.predict(found._units["x_mean"][None], return_std=True)
+    mean, std = found.predict(found._scaling.input_mean[None], return_std=True)
     if mean.shape != (1,) or not np.isfinite([mean, std]).all():
         raise ValueError(f"the prediction of one row came out as {mean}, {std}")
     return found
-
-
-@dataclass(frozen=True)
-class _Posterior:
-    """The prior, and mean and chol of the precision of the whitened inducing values."""
-
-    prior: Form
-    mean: Array
-    LB: Array
-
-
-def _posterior(fitted: Form) -> _Posterior | None:
-    """Of a fit or of a stream; None for every model that is more than inducing values under a known kernel."""
-    if fitted[KIND] == "Fitted" and fitted["posterior"][KIND] == "SparsePosterior":
-        prior, q = fitted["posterior"]["prior"], fitted["posterior"]["q"]
-        found = _Posterior(prior, q["mean"], _lower(q["LB"]["factor"]))
-    elif fitted[KIND] == "Streamed" and fitted["kept"] is None:
-        prior, statistics = fitted["state"]["prior"], fitted["state"]["statistics"]
-        triangle = _lower(statistics["precision"])
-        B = triangle + np.tril(triangle, -1).T + np.eye(len(triangle))
-        LB = np.asarray(np.linalg.cholesky(B), dtype=np.float64)
-        found = _Posterior(prior, _solved(B, statistics["shift"]), LB)
-    else:
-        return None
-    return found if covariance.knows(found.prior["kernel"]) else None
 
 
 def _solved(A: Array, b: Array) -> Array:
     return np.linalg.solve(A, b).astype(np.float64, copy=False)
 
 
-def _lower(packed: Array) -> Array:
+def _lower(triangle: Array, size: int) -> Array:
     """The lower-triangular matrix whose rows are stored one after another."""
-    size = round(((8 * len(packed) + 1) ** 0.5 - 1) / 2)
-    if size * (size + 1) != 2 * len(packed):
-        raise ValueError(f"a triangle with {len(packed)} entries does not exist")
+    if size * (size + 1) != 2 * len(triangle):
+        raise ValueError(f"a triangle of {size} rows cannot have {len(triangle)} entries")
     A: Array = np.zeros((size, size))
-    A[np.tril_indices(size)] = packed
+    A[np.tril_indices(size)] = triangle
     return A
 
 
@@ -96,41 +73,43 @@ def _lower(packed: Array) -> Array:
 class Predictor:
     """What a saved model says of new rows.
 
-    With w = L^-1 k(Z, x) the mean is w^T m and the variance k(x, x) - |w|^2 + |LB^-1 w|^2, of SoR the last term alone.
+    With w = L^-1 k(Z, x) the mean is w^T m and the variance k(x, x) - |w|^2 + |B^-1 w|^2, of SoR the last term alone.
     """
 
     n_features_in_: int
     feature_names_in_: list[str] | None
     noise_var_: float
     n_samples_seen_: int
-    _units: Form = field(repr=False)
-    _kernel: Form = field(repr=False)
+    target_name_in_: str | None = field(repr=False)
+    _scaling: Scaling = field(repr=False)
+    _kernel: Kernel = field(repr=False)
     _inducing: Array = field(repr=False)
     _whiten: Array = field(repr=False)
     _spread: Array = field(repr=False)
     _weights: Array = field(repr=False)
     _deterministic: bool = field(repr=False)
-    _table_columns: Any = field(default=None, repr=False)
 
     @classmethod
-    def _of(cls, state: Form, posterior: _Posterior) -> "Predictor":
-        prior = posterior.prior
-        L = _lower(prior["Luu"]["factor"])
-        whiten = _solved(L, np.eye(len(L)))
-        columns = state.get("_table_columns")
+    def _of(cls, model: Model) -> "Predictor":
+        posterior = model.posterior
+        if posterior is None or posterior.inducing is None:
+            raise ValueError("the model lacks its inducing values")
+        values = posterior.inducing
+        size = len(values.inputs)
+        whiten = _solved(_lower(values.prior_cholesky, size), np.eye(size))
         return cls(
-            n_features_in_=int(state["n_features_in_"]),
-            feature_names_in_=state.get("feature_names_in_"),
-            noise_var_=float(state["noise_var_"]),
-            n_samples_seen_=int(state["n_samples_seen_"]),
-            _units=state["_standardizer"],
-            _kernel=prior["kernel"],
-            _inducing=prior["inducing"],
+            n_features_in_=model.columns.count,
+            feature_names_in_=model.columns.names,
+            noise_var_=model.noise_var,
+            n_samples_seen_=model.rows_seen,
+            target_name_in_=model.columns.target,
+            _scaling=model.scaling,
+            _kernel=model.kernel,
+            _inducing=values.inputs,
             _whiten=whiten,
-            _spread=_solved(posterior.LB, whiten),
-            _weights=whiten.T @ posterior.mean,
-            _deterministic=prior["row"]["test"] == "deterministic",
-            _table_columns=None if columns is None else _Columns(tuple(columns["features"]), columns["target"]),
+            _spread=_solved(_lower(values.precision_cholesky, size), whiten),
+            _weights=whiten.T @ values.mean,
+            _deterministic=posterior.approximation.new_rows == "deterministic",
         )
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
@@ -140,10 +119,10 @@ class Predictor:
         for start in range(0, len(rows), ROWS_AT_ONCE):
             chunk = slice(start, start + ROWS_AT_ONCE)
             mean[chunk], var[chunk] = self._moments(rows[chunk])
-        mean = mean * self._units["y_scale"] + self._units["y_mean"]
+        mean = mean * self._scaling.target_scale + self._scaling.target_mean
         if not return_std:
             return mean
-        return mean, np.sqrt(var * self._units["y_scale"] ** 2 + (0.0 if latent else self.noise_var_))
+        return mean, np.sqrt(var * self._scaling.target_scale**2 + (0.0 if latent else self.noise_var_))
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds y with probability `coverage`."""
@@ -154,7 +133,7 @@ class Predictor:
         return mean - half, mean + half
 
     def _moments(self, X: Array) -> tuple[Array, Array]:
-        rows = (X - self._units["x_mean"]) / self._units["x_scale"]
+        rows = (X - self._scaling.input_mean) / self._scaling.input_scale
         K, prior_var = covariance.matrix(self._kernel, rows, self._inducing), covariance.diagonal(self._kernel, rows)
         var = np.square(K @ self._spread.T).sum(1)
         if not self._deterministic:
@@ -179,11 +158,3 @@ class Predictor:
         if not np.isfinite(rows).all():
             raise InputError("X has values that are not finite (NaN or infinity): fill or drop those rows first.")
         return rows
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """Names of the columns a model was fitted with, when the rows came from a table."""
-
-    features: tuple[str, ...]
-    target: str

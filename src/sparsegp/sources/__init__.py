@@ -1,30 +1,30 @@
-"""Rows from anywhere: re-iterable sources of batches, one survey pass, groups of rows for engines, blocks on disk."""
+"""Rows from anywhere: re-iterable sources of batches, one scan of them, groups of rows for engines, blocks on disk."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparsegp.sources.batch import Batch, Place, Source
-from sparsegp.sources.opening import is_read_in_batches, open_inputs, open_source
-from sparsegp.sources.survey import Survey, survey, whole_batch
+from sparsegp.sources.open import is_read_in_batches, open_inputs, open_source
+from sparsegp.sources.scan import Moments, Scan, scan, whole_batch
 
 if TYPE_CHECKING:
-    from sparsegp.sources.disk_blocks import DiskBlocks, nearest_block, random_block, write_blocks
-    from sparsegp.sources.model_rows import ModelRows, Units, to_block
+    from sparsegp.sources.rows import DiskRows, Scaling, SourceRows, nearest_block, random_block, to_block, write_blocks
 
 __all__ = [
     "Batch",
-    "DiskBlocks",
-    "ModelRows",
+    "DiskRows",
+    "Moments",
     "Place",
+    "Scaling",
+    "Scan",
     "Source",
-    "Survey",
-    "Units",
+    "SourceRows",
     "is_read_in_batches",
     "nearest_block",
     "open_inputs",
     "open_source",
     "random_block",
-    "survey",
+    "scan",
     "to_block",
     "whole_batch",
     "write_blocks",
@@ -32,13 +32,13 @@ __all__ = [
 
 # What needs torch is imported when first asked for: tables are read without it.
 _HOMES = {
-    "DiskBlocks": "disk_blocks",
-    "ModelRows": "model_rows",
-    "Units": "model_rows",
-    "nearest_block": "disk_blocks",
-    "random_block": "disk_blocks",
-    "to_block": "model_rows",
-    "write_blocks": "disk_blocks",
+    "DiskRows": "rows",
+    "SourceRows": "rows",
+    "Scaling": "rows",
+    "nearest_block": "rows",
+    "random_block": "rows",
+    "to_block": "rows",
+    "write_blocks": "rows",
 }
 
 

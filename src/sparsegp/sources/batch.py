@@ -1,11 +1,13 @@
 """What every source of rows gives: batches of numbers, each of which knows where it was read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sparsegp.errors import InputError
 
 Array = NDArray[np.float64]
 
@@ -61,6 +63,27 @@ class Batch:
             self.place,
         )
 
+    @classmethod
+    def concat(cls, batches: Sequence["Batch"]) -> "Batch":
+        """The rows of several batches, all with or all without known noise and weights."""
+        filled = [batch for batch in batches if len(batch)] or list(batches[:1])
+        if len(filled) == 1:
+            return filled[0]
+        return cls(
+            np.concatenate([batch.X for batch in filled]),
+            np.concatenate([batch.y for batch in filled]),
+            _all_or_none([batch.noise_var for batch in filled]),
+            _all_or_none([batch.weight for batch in filled]),
+            filled[0].place,
+        )
+
+
+def _all_or_none(parts: list[Array | None]) -> Array | None:
+    given = [part for part in parts if part is not None]
+    if len(given) not in (0, len(parts)):
+        raise InputError("Some batches have noise variances or weights and others have not; give all or none.")
+    return np.concatenate(given) if given else None
+
 
 class Source(Protocol):
     """Rows that can be read again and again, batch by batch, in the same order. Batches may be empty."""
@@ -79,3 +102,16 @@ class Source(Protocol):
 
     def __iter__(self) -> Iterator[Batch]:
         """A new pass over all rows."""
+
+
+def regrouped(batches: Iterable[Batch], size: int) -> Iterator[Batch]:
+    """The same rows, `size` at a time: sums over them do not depend on how a source cuts its batches."""
+    waiting: list[Batch] = []
+    for batch in batches:
+        waiting.append(batch)
+        while sum(map(len, waiting)) >= size:
+            whole = Batch.concat(waiting)
+            yield whole.take(slice(0, size))
+            waiting = [whole.take(slice(size, None))]
+    if any(map(len, waiting)):
+        yield Batch.concat(waiting)

@@ -10,18 +10,17 @@ from torch import Tensor
 
 from sparsegp import approximations, kernels
 from sparsegp.approximations import Approximation, Family, Residual
-from sparsegp.baselines.exact import ExactObjective, ExactPosterior
-from sparsegp.baselines.nystrom import NystromPosterior
-from sparsegp.data import Block, Rows
-from sparsegp.effective_prior import effective_prior
+from sparsegp.data import Block, MemoryRows
+from sparsegp.dense import ExactPosterior, NystromPosterior
 from sparsegp.engines import batch
 from sparsegp.kernels import Kernel
 from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective, Objective
+from sparsegp.learning.objective import CollapsedObjective, ExactObjective, Objective
 from sparsegp.partition import block_slices
 from sparsegp.posterior import LatentPosterior
 from sparsegp.prior import SparsePrior
 from sparsegp.testing import oracle
+from sparsegp.testing.effective_prior import effective_prior
 
 Array = NDArray[np.float64]
 
@@ -47,9 +46,9 @@ class _Problem:
         return cls(*(torch.from_numpy(a) for a in (X, y, X_test, labels, np.arange(N_TEST))))
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> MemoryRows:
         order, offsets = block_slices(self.labels, N_BLOCKS)
-        return Rows(Block(self.X, self.y).take(order), offsets)
+        return MemoryRows(Block(self.X, self.y).take(order), offsets)
 
 
 def check_approximation(

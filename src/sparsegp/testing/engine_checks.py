@@ -1,7 +1,6 @@
 """Does a way of folding blocks reach the batch posterior? A conformance suite for engines of your own."""
 
-from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from sparsegp import approximations, kernels
 from sparsegp.data import Block
+from sparsegp.engines.engine import EngineState, Init, State, Step
 from sparsegp.posterior import InducingPosterior, log_evidence
 from sparsegp.prior import SparsePrior
 from sparsegp.statistics import BlockStatistics
@@ -19,32 +19,9 @@ N_INDUCING = 7
 IMMUTABLE_RTOL = 1e-12
 
 
-class EngineState(Protocol):
-    """What every state can say: the posterior q(v) of the whitened inducing values."""
-
-    @property
-    def q(self) -> InducingPosterior: ...
-
-
-class EngineInfo(Protocol):
-    """What every step reports."""
-
-    @property
-    def psi(self) -> float: ...
-
-    @property
-    def seconds(self) -> float: ...
-
-    @property
-    def jitter(self) -> float: ...
-
-
-State = TypeVar("State", bound=EngineState)
-
-
 def check_engine(
-    init: Callable[[SparsePrior], State],
-    step: Callable[[State, Block], tuple[State, EngineInfo]],
+    init: Init[State],
+    step: Step[State],
     *,
     rows: Iterable[str] = ROWS,
     power: float = 0.4,
@@ -87,8 +64,8 @@ def _check_start(name: str, prior: SparsePrior, state: EngineState, rtol: float)
 def _check_path(
     name: str,
     prior: SparsePrior,
-    init: Callable[[SparsePrior], State],
-    step: Callable[[State, Block], tuple[State, EngineInfo]],
+    init: Init[State],
+    step: Step[State],
     blocks: list[Block],
     rtol: float,
 ) -> None:
@@ -110,8 +87,8 @@ def _check_path(
 def _check_order(
     name: str,
     prior: SparsePrior,
-    init: Callable[[SparsePrior], State],
-    step: Callable[[State, Block], tuple[State, EngineInfo]],
+    init: Init[State],
+    step: Step[State],
     blocks: list[Block],
     rtol: float,
 ) -> None:
@@ -121,9 +98,7 @@ def _check_order(
     _require_close(name, "q with the blocks in reverse order", _moments(backwards), _moments(forwards), rtol)
 
 
-def _check_empty(
-    name: str, state: State, step: Callable[[State, Block], tuple[State, EngineInfo]], block: Block
-) -> None:
+def _check_empty(name: str, state: State, step: Step[State], block: Block) -> None:
     new, info = step(state, block.take(slice(0, 0)))
     _require_close(name, "q after an empty block", _moments(new), _moments(state), IMMUTABLE_RTOL)
     _require(name, "psi of an empty block", info.psi == 0.0, f"must be 0; got {info.psi}")

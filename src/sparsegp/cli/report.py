@@ -1,0 +1,208 @@
+"""`sparsegp report`, `compare` and `plan`: how good a model is, which is better, and what one will cost."""
+
+import json
+import resource
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from sparsegp.cli import options, tables
+from sparsegp.cli.fit import Settings
+from sparsegp.cli.output import note, print_json, show, show_rows
+from sparsegp.cli.watch import INTERRUPTED, watched
+from sparsegp.errors import InputError, SparseGPError
+
+if TYPE_CHECKING:
+    from sparsegp.sources import Batch
+
+SHOWN = ("approximation", "rmse", "nlpd", "crps", "coverage_95", "seconds", "megabytes")
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def report(
+    model: options.Model,
+    data: options.Data,
+    target: options.KnownTarget = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Heading of the page. Default: the name of the model file.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Write a page with scores, warnings, pictures and assumptions. Give rows that the model has not seen."""
+    options.require_folder(output)
+    import sparsegp
+    from sparsegp import report as pages
+
+    fitted = sparsegp.load(model)
+    name = tables.target_of(fitted, target)
+    rows = tables.read(tables.open_for(fitted, data, name))
+    with tables.named_columns():
+        found = pages.judge(fitted, rows.X, rows.y)
+        pages.write(fitted, rows.X, rows.y, output, title=title or model.stem, target_name=name, judgement=found)
+    warnings = [finding.what for finding in found.findings if finding.severity == "warning"]
+    show("Report", {"report": str(output), "rows": len(rows), **found.scores, "warnings": warnings}, as_json)
+
+
+def compare(
+    data: options.Data,
+    target: options.Target,
+    approximations: options.Approximations = "vfe,fitc,pic",
+    test: Annotated[Path | None, typer.Option(help="Table of test rows. Default: a random part of the data.")] = None,
+    test_fraction: Annotated[float, typer.Option(help="Part of the rows to test on, without --test.")] = 0.2,
+    features: options.Features = None,
+    kernel: options.Kernel = "se",
+    n_inducing: options.Inducing = 512,
+    power: options.Power = 0.5,
+    n_blocks: options.Blocks = None,
+    optimizer: options.Optimizer = "auto",
+    time_budget: options.Budget = None,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Fit several approximations to the same rows and score them on the same other rows."""
+    wanted = _wanted(approximations)
+    source = tables.open_table(data, target, tables.names_in(features))
+    rows, names = tables.read(source), source.feature_names
+    given = None if test is None else tables.read(tables.open_table(test, target, names))
+    train, other = _split(rows, test_fraction, seed) if given is None else (rows, given)
+    settings = Settings("sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose=False)
+    results: list[dict[str, Any]] = []
+    for name in wanted:
+        one, interrupted = _measured(replace(settings, approximation=name), train, other, time_budget, as_json)
+        results.append(one)
+        if interrupted:
+            break
+    results.sort(key=lambda result: result.get("nlpd", np.inf))
+    if as_json:
+        print_json({"train_rows": len(train), "test_rows": len(other), "results": results})
+    else:
+        show_rows(f"{len(train):,} rows to learn from, {len(other):,} to test on", results, SHOWN)
+        for result in results:
+            if "error" in result:
+                note(f"{result['approximation']}: {result['error']}")
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if all("error" in result for result in results):
+        raise typer.Exit(1)
+
+
+def _wanted(names: str) -> list[str]:
+    """Every name known, found out before the first fit."""
+    from sparsegp.approximations import NAMES
+
+    wanted = [name.strip() for name in names.split(",")]
+    unknown = [name for name in wanted if name not in (*NAMES, options.AUTO)]
+    if unknown:
+        raise InputError(
+            f"--approximations must be names out of {options.AUTO}, {', '.join(NAMES)}; got {', '.join(unknown)}."
+        )
+    return wanted
+
+
+def _measured(
+    settings: Settings, train: "Batch", test: "Batch", budget: float | None, quiet: bool
+) -> tuple[dict[str, Any], bool]:
+    """(scores, seconds and memory above that before, of one approximation or its error, whether Ctrl-C was pressed)."""
+    from sparsegp.report.scores import scores
+
+    result: dict[str, Any] = {"approximation": settings.approximation}
+    model, started = settings.estimator(), time.perf_counter()
+    _reset_peak()
+    before = _peak_megabytes()
+    try:
+        with watched(model, budget, quiet=quiet) as watcher:
+            model.fit(train.X, train.y)
+        seconds, megabytes = time.perf_counter() - started, _peak_megabytes() - before
+        result |= {**scores(model, test.X, test.y), "seconds": seconds, "megabytes": megabytes}
+    except SparseGPError as error:
+        return {**result, "error": str(error)}, False
+    return result, watcher.interrupted
+
+
+def _split(rows: "Batch", fraction: float, seed: int) -> tuple["Batch", "Batch"]:
+    n_test = round(fraction * len(rows))
+    if not 0 < n_test < len(rows):
+        raise InputError(f"--test-fraction={fraction} of {len(rows)} rows leaves nothing to learn from or to test on.")
+    is_test = np.zeros(len(rows), dtype=bool)
+    is_test[np.random.default_rng(seed).permutation(len(rows))[:n_test]] = True
+    return rows.take(~is_test), rows.take(is_test)
+
+
+def _reset_peak() -> None:
+    """Start counting the peak anew, where the system allows it."""
+    try:
+        RESET.write_text("5")
+    except OSError:
+        return
+
+
+def _peak_megabytes() -> float:
+    """Largest resident memory since `_reset_peak` (since the start, where that is not possible)."""
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
+    return int(peak) * 1024 / 1e6
+
+
+def plan(
+    data: options.Data,
+    target: options.Target,
+    features: options.Features = None,
+    approximation: Annotated[str, typer.Option("--approximation", "-a", help="vfe, fitc, pic, ...")] = "auto",
+    kernel: options.Kernel = "se",
+    n_inducing: options.Inducing = 512,
+    power: options.Power = 0.5,
+    n_blocks: options.Blocks = None,
+    optimizer: options.Optimizer = "auto",
+    time_budget: options.Budget = None,
+    n_rows: Annotated[int | None, typer.Option(help="Number of rows, where the file does not tell.")] = None,
+    machines: Annotated[str, typer.Option(help="Number of machines, or several to compare: 1,10,100.")] = "1",
+    machine: Annotated[
+        Path | None,
+        typer.Option(help="JSON file with the constants of a machine (`machine` of --json). Default: this machine."),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Predict time, memory, passes and traffic of a fit. Reads no more than the footer of the file."""
+    import sparsegp
+
+    found = sparsegp.plan(
+        data,
+        target=target,
+        features=tables.names_in(features),
+        n_rows=n_rows,
+        machines=_counts(machines),
+        machine=None if machine is None else _constants(machine),
+        approximation=approximation,
+        kernel=kernel,
+        n_inducing=n_inducing,
+        power=power,
+        n_blocks=n_blocks,
+        optimizer=optimizer,
+        time_budget=time_budget,
+    )
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print(found)
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--machines takes whole numbers with commas between them; got {text!r}.") from None
+
+
+def _constants(path: Path) -> Any:
+    """The fields of a machine, alone or as part of a plan."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as JSON: {error}. It holds the fields of a machine.") from error
+    return found.get("machine", found) if isinstance(found, dict) else found

@@ -1,0 +1,101 @@
+"""How far an expert bounds: where it can only repeat the prior, it need not be asked (R1-R3)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparsegp import linalg
+from sparsegp.committee.aggregation import Aggregation
+from sparsegp.data import Block
+from sparsegp.kernels import (
+    Constant,
+    Kernel,
+    Matern12,
+    Matern32,
+    Matern52,
+    Power,
+    Product,
+    RationalQuadratic,
+    SquaredExponential,
+    Sum,
+)
+from sparsegp.posterior import InducingPosterior
+from sparsegp.prior import SparsePrior
+
+DECREASING = (SquaredExponential, Matern12, Matern32, Matern52, RationalQuadratic, Constant)
+SURELY_NEAR = 0.5
+
+
+@dataclass(frozen=True)
+class InfluenceBound:
+    """Bounds of what an expert says at x, by k = the largest covariance of x with the expert's support:
+
+    s_0 - s_i <= var_gain k^2 and |m_i - m_0| <= mean_gain k. The support lies in the box [lower, upper]. Where the base
+    is a communications expert, covariances are those that its rows leave, and `common_covariance` is the largest
+    covariance of each of its rows with the support.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    var_gain: float
+    mean_gain: float
+    common_covariance: Tensor | None = None
+
+    def largest_covariance(self, X: Tensor, kernel: Kernel, influence: Tensor | None) -> Tensor:
+        """k of each row: its covariance with the nearest point of the box, and what the common rows pass on (R4)."""
+        k = box_covariance(kernel, X, self.lower, self.upper)
+        return k if influence is None or self.common_covariance is None else k + influence @ self.common_covariance
+
+    def covers(self, k: Tensor, base_var: Tensor, row: Aggregation, n_experts: int, tolerance: float) -> Tensor:
+        """Whether the expert may matter at each row (R3): false only where leaving it out is within the tolerance."""
+        reduction = self.var_gain * k.square() / base_var
+        near = reduction > SURELY_NEAR
+        reduction = reduction.masked_fill(near, SURELY_NEAR)
+        weight = row.weight(reduction, n_experts) / (1.0 - reduction)
+        pull = self.mean_gain * k / base_var.sqrt()
+        # weight taken from all others moves what they say (R5)
+        effect = torch.ones_like(pull) if row.normalizes else torch.maximum(reduction, pull)
+        return near | (weight * effect > row.first_total * tolerance / n_experts)
+
+
+def box_covariance(kernel: Kernel, X: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """max over z in the box of k(x, z), for kernels that decrease with every |x_d - z_d|: that of the nearest z."""
+    gap = X - torch.minimum(torch.maximum(X, lower), upper)
+    return kernel(gap, gap.new_zeros(1, gap.shape[1]))[:, 0]
+
+
+def decreases(kernel: Kernel) -> bool:
+    """Whether k(x, z) = k(x - z, 0) and no |x_d - z_d| makes it larger by growing."""
+    if isinstance(kernel, Sum | Product):
+        return all(decreases(part) for part in kernel.kernels)
+    if isinstance(kernel, Power):
+        return decreases(kernel.base)
+    return type(kernel) in DECREASING
+
+
+def dense_bound(
+    kernel: Kernel, block: Block, noise_var: Tensor, alpha: Tensor, common: Tensor | None = None
+) -> InfluenceBound | None:
+    """k^T (K + noise)^-1 k <= sum_i k_i^2 / noise_i, and |k^T alpha| <= k |alpha|_1 (R1); `common`: rows that the
+    expert has in common with all others."""
+    if not decreases(kernel):
+        return None
+    noise = noise_var.expand(len(block)) if block.noise_var is None else block.noise_var
+    precision = 1.0 / noise if block.weight is None else block.weight / noise
+    X = block.X.to(torch.float64)
+    lower, upper = X.amin(0), X.amax(0)
+    common_covariance = None if common is None else box_covariance(kernel, common, lower, upper)
+    return InfluenceBound(lower, upper, float(precision.sum()), float(alpha.abs().sum()), common_covariance)
+
+
+def sparse_bound(prior: SparsePrior, q: InducingPosterior) -> InfluenceBound | None:
+    """k^T P k <= k^2 |P|_1 with P = L^-T (I - B^-1) L^-1, and |k^T a| <= k |a|_1 with a = L^-T m (R2)."""
+    if not decreases(prior.kernel):
+        return None
+    inverse_L = linalg.inverse_lower(prior.Luu.factor)
+    eye = torch.eye(len(q.mean), dtype=torch.float64)
+    P = inverse_L.mT @ (eye - q.covariance) @ inverse_L
+    weights = inverse_L.mT @ q.mean
+    U = prior.inducing
+    return InfluenceBound(U.amin(0), U.amax(0), float(P.abs().sum()), float(weights.abs().sum()))

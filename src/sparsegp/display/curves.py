@@ -1,0 +1,213 @@
+"""How a fit got better: stages of learning, and errors of anytime fits against steps and seconds (000 figs. 1-4)."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from sparsegp import metrics
+from sparsegp.display.axes import BLUE, GREEN, GREY, ORANGE, label_axes, panels
+from sparsegp.errors import InputError
+from sparsegp.fit.pipeline import Progress
+from sparsegp.predictive import Array
+
+COLOURS = (BLUE, ORANGE, GREEN, GREY)
+STYLES = ("o-", "s--", "^:")
+WIDE = 20.0
+
+
+@dataclass
+class LearningCurveDisplay:
+    """Log evidence per row that each stage of learning reached, against the seconds since the start.
+
+    Stages work on different rows, as many as is written beside them, so values compare where these are equal. After
+    `plot`: `ax_` and `figure_`.
+    """
+
+    seconds: Array
+    objective_per_row: Array
+    n_rows: list[int]
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any = None, y: Any = None, *, ax: Any = None) -> Self:
+        """The stages in `info_["stages"]` of a fitted estimator (X and y are not needed), and plot."""
+        check_is_fitted(estimator)
+        stages = [stage for stage in estimator.info_.get("stages", []) if stage.n_rows and np.isfinite(stage.objective)]
+        if not stages:
+            raise InputError(
+                "This model did not learn (optimizer=None, or interrupted at once), so there is no learning curve: "
+                "fit with optimizer='lbfgs'."
+            )
+        return cls(
+            np.cumsum([stage.seconds for stage in stages]),
+            np.array([stage.objective / stage.n_rows for stage in stages]),
+            [int(stage.n_rows) for stage in stages],
+        ).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw on the given axes, or on new ones."""
+        self.figure_, (self.ax_,) = panels(ax, 1)
+        self.ax_.plot(self.seconds, self.objective_per_row, "o-", color=BLUE, ms=4)
+        before = [0, *self.n_rows]
+        for x, height, rows, previous in zip(self.seconds, self.objective_per_row, self.n_rows, before, strict=False):
+            if rows != previous:
+                self.ax_.annotate(
+                    f"{rows:,}", (x, height), xytext=(0, 6), textcoords="offset points", fontsize="small", ha="center"
+                )
+        self.ax_.margins(0.12, 0.2)
+        label_axes(self.ax_, "seconds of learning", "log evidence per row", "Numbers are rows of a stage")
+        return self
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Of one fit, at each of its published steps: step, seconds, and scores by name."""
+
+    steps: Array
+    seconds: Array
+    scores: dict[str, Array]
+
+    @classmethod
+    def of(cls, progress: Sequence[Progress]) -> Self:
+        if not progress:
+            raise InputError(
+                "An anytime curve needs at least one Progress; got none. Collect them: list(gp.fit_iter(...))."
+            )
+        names = [name for name in ("rmse", "nlpd") if all(name in entry.scores for entry in progress)]
+        scores = {name: np.array([entry.scores[name] for entry in progress]) for name in names}
+        return cls(
+            np.array([float(entry.step) for entry in progress]), np.array([entry.seconds for entry in progress]), scores
+        )
+
+    def score(self, name: str) -> Array:
+        if name not in self.scores:
+            raise InputError(f"There is no {name} in this fit: give fit_iter a validation=(X, y) set.")
+        return self.scores[name]
+
+
+@dataclass
+class AnytimeDisplay:
+    """Curves of one or more anytime fits, by name. After `plot`: `ax_` (a list) and `figure_`.
+
+    `full` has seconds and RMSE of the full model that each fit approaches, for time and predictive efficiency.
+    """
+
+    curves: dict[str, Curve]
+    full: dict[str, tuple[float, float]]
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_progress(
+        cls,
+        progress: Iterable[Progress] | Mapping[str, Iterable[Progress]],
+        *,
+        full: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
+        pictures: Sequence[str] | None = None,
+        ax: Any = None,
+    ) -> Self:
+        """Of what `fit_iter` yielded, or of several such runs by name, and plot.
+
+        `full` is (seconds, rmse) of the full model, for one run or by name; without it the last Progress stands for it.
+        """
+        runs = dict(progress) if isinstance(progress, Mapping) else {"": progress}
+        curves = {name: Curve.of(list(run)) for name, run in runs.items()}
+        return cls(curves, _full_models(curves, full)).plot(ax, pictures=pictures)
+
+    @property
+    def pictures(self) -> tuple[str, ...]:
+        """Names of the pictures that these fits allow."""
+        known = [curve.scores.keys() for curve in self.curves.values()]
+        needs = {name: _NEEDS.get(name) for name in _PICTURES}
+        return tuple(name for name, need in needs.items() if need is None or all(need in scores for scores in known))
+
+    def efficiency(self, name: str = "") -> tuple[Array, Array]:
+        """TE and PE at each step: seconds and RMSE of the full model over those of the anytime one."""
+        curve, (seconds, rmse) = self.curves[name], self.full[name]
+        time = [metrics.time_efficiency(seconds, value) for value in curve.seconds.tolist()]
+        predictive = [metrics.predictive_efficiency(rmse, value) for value in curve.score("rmse").tolist()]
+        return np.array(time), np.array(predictive)
+
+    def plot(self, ax: Any = None, *, pictures: Sequence[str] | None = None) -> Self:
+        """Draw the named pictures (None: all that the fits allow) on the given axes, or on new ones."""
+        chosen = self.pictures if pictures is None else tuple(pictures)
+        unknown = [name for name in chosen if name not in _PICTURES]
+        if unknown or not chosen:
+            raise InputError(f"pictures must be some of {', '.join(map(repr, _PICTURES))}; got {list(chosen)!r}.")
+        self.figure_, self.ax_ = panels(ax, len(chosen))
+        for axes, name in zip(self.ax_, chosen, strict=True):
+            _PICTURES[name](self, axes)
+        if len(self.curves) > 1:
+            self.ax_[0].legend(frameon=False)
+        return self
+
+    def _lines(self, ax: Any, points: Callable[[str], tuple[Array, Array]], x: str, y: str) -> None:
+        for k, name in enumerate(self.curves):
+            again, colour = divmod(k, len(COLOURS))
+            style = STYLES[again % len(STYLES)]
+            ax.plot(*points(name), style, color=COLOURS[colour], ms=3, lw=1.2, label=name)
+        ax.set_xscale("log")
+        label_axes(ax, x, y)
+
+    def _plot_rmse_by_step(self, ax: Any) -> None:
+        self._lines(ax, lambda name: (self.curves[name].steps, self.curves[name].score("rmse")), "steps", "RMSE")
+        self._scale_rmse(ax)
+
+    def _plot_rmse_by_second(self, ax: Any) -> None:
+        self._lines(ax, lambda name: (self.curves[name].seconds, self.curves[name].score("rmse")), "seconds", "RMSE")
+        self._scale_rmse(ax)
+
+    def _scale_rmse(self, ax: Any) -> None:
+        """Logarithmic where the first models are so bad that nothing else would be seen."""
+        scores = np.concatenate([curve.score("rmse") for curve in self.curves.values()])
+        known = scores[np.isfinite(scores)]
+        if known.size and known.min() > 0.0 and known.max() > WIDE * known.min():
+            ax.set_yscale("log")
+
+    def _plot_nlpd_by_step(self, ax: Any) -> None:
+        self._lines(ax, lambda name: (self.curves[name].steps, self.curves[name].score("nlpd")), "steps", "NLPD")
+
+    def _plot_nlpd_by_second(self, ax: Any) -> None:
+        self._lines(ax, lambda name: (self.curves[name].seconds, self.curves[name].score("nlpd")), "seconds", "NLPD")
+
+    def _plot_seconds(self, ax: Any) -> None:
+        self._lines(ax, lambda name: (self.curves[name].steps, self.curves[name].seconds), "steps", "seconds")
+        ax.set_yscale("log")
+
+    def _plot_efficiency(self, ax: Any) -> None:
+        ax.axhline(1.0, color=GREY, lw=1, ls="--")
+        self._lines(ax, self.efficiency, "time efficiency (times faster)", "predictive efficiency")
+
+
+def _full_models(
+    curves: Mapping[str, Curve], full: tuple[float, float] | Mapping[str, tuple[float, float]] | None
+) -> dict[str, tuple[float, float]]:
+    if full is None:
+        last = {name: curve for name, curve in curves.items() if "rmse" in curve.scores}
+        return {name: (float(curve.seconds[-1]), float(curve.scores["rmse"][-1])) for name, curve in last.items()}
+    given = dict(full) if isinstance(full, Mapping) else dict.fromkeys(curves, full)
+    missing = [name for name in curves if name not in given]
+    if missing:
+        raise InputError(f"full must have (seconds, rmse) for every run; {', '.join(map(repr, missing))} is missing.")
+    return {name: (float(seconds), float(rmse)) for name, (seconds, rmse) in given.items()}
+
+
+_PICTURES: Mapping[str, Callable[[AnytimeDisplay, Any], None]] = {
+    "rmse-steps": AnytimeDisplay._plot_rmse_by_step,
+    "rmse-seconds": AnytimeDisplay._plot_rmse_by_second,
+    "nlpd-steps": AnytimeDisplay._plot_nlpd_by_step,
+    "nlpd-seconds": AnytimeDisplay._plot_nlpd_by_second,
+    "efficiency": AnytimeDisplay._plot_efficiency,
+    "seconds-steps": AnytimeDisplay._plot_seconds,
+}
+_NEEDS = {
+    "rmse-steps": "rmse",
+    "rmse-seconds": "rmse",
+    "nlpd-steps": "nlpd",
+    "nlpd-seconds": "nlpd",
+    "efficiency": "rmse",
+}

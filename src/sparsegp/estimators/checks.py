@@ -1,0 +1,250 @@
+"""What a person hands to an estimator: checked, named and turned into numbers, still in the user's units.
+
+Messages say which row and column to look at.
+"""
+
+import warnings
+from collections.abc import Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sparsegp.errors import InputError
+from sparsegp.estimators.fitted import Columns
+from sparsegp.sources import Batch, Place, Source, is_read_in_batches, open_inputs, open_source, whole_batch
+
+Array = NDArray[np.float64]
+ARGUMENTS = Place("the arguments of fit")
+
+
+def training_batch(
+    estimator: Any, X: Any, y: Any, *, target: str | None, noise_var: Any = None, sample_weight: Any = None
+) -> tuple[Batch, Columns]:
+    """The rows of a first fit that are held in memory, and their columns."""
+    source = source_of(X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
+    if source is not None:
+        batch, columns = whole_batch(source), Columns.of_source(source)
+    else:
+        X, y = split_target(X, y, target)
+        require_finite_target(y)
+        # scikit-learn keeps the columns in the estimator; a fit that fails must not have touched it
+        scratch = copy(estimator)
+        X, y = validate_data(scratch, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False)
+        columns = Columns.of_estimator(scratch)
+        require_finite(X, None if columns.names is None else list(columns.names))
+        batch = batch_of(X, np.asarray(y, dtype=np.float64), noise_var, sample_weight)
+    if batch.weight is not None and not batch.weight.any():
+        raise InputError("Every sample_weight is zero: there is nothing to learn from.")
+    if estimator.optimizer is not None:
+        warn_of_constant_target(batch.y)
+    return batch, columns
+
+
+def source_of(
+    X: Any, y: Any, *, target: str | None, noise_var: Any = None, sample_weight: Any = None, features: Any = None
+) -> Source | None:
+    """Files, dask collections, iterables of batches, and tables whose columns are named; None for anything else."""
+    by_name = isinstance(noise_var, str) or isinstance(sample_weight, str)
+    if not (by_name or is_read_in_batches(X, y)):
+        return None
+    features = None if target is None else features
+    return open_source(X, y, target=target, features=features, noise_var=noise_var, sample_weight=sample_weight)
+
+
+def later_batch(
+    estimator: Any, X: Any, y: Any, *, target: str | None, noise_var: Any = None, sample_weight: Any = None
+) -> Batch:
+    """More rows for an estimator that was fitted; there may be none."""
+    is_ready = target is None and is_plain(estimator, X) and type(y) is np.ndarray and y.dtype == np.float64
+    if not (is_ready and y.shape == X.shape[:1]):
+        names = column_names(estimator)
+        given = {"target": target, "noise_var": noise_var, "sample_weight": sample_weight}
+        source = source_of(X, y, **given, features=names)
+        if source is not None:
+            batch = whole_batch(source)
+            require_width(estimator, batch.X.shape[1])
+            return batch
+        X, y = split_target(X, y, target)
+        require_finite_target(y)
+        X, y = validate_data(
+            estimator, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False, reset=False,
+            ensure_min_samples=0,
+        )  # fmt: skip
+    require_finite(X, column_names(estimator))
+    require_finite_target(y)
+    return batch_of(X, np.asarray(y, dtype=np.float64), noise_var, sample_weight)
+
+
+def require_width(estimator: Any, n_features: int) -> None:
+    """As many columns as in the first fit."""
+    if n_features != estimator.n_features_in_:
+        raise InputError(
+            f"X has {n_features} features, but {type(estimator).__name__} is expecting {estimator.n_features_in_} "
+            "features as input: give the columns of the first fit."
+        )
+
+
+def batch_of(X: Array, y: Array, noise_var: Any, sample_weight: Any) -> Batch:
+    """Checked rows with their noise variances and weights, where there are any."""
+    weight = row_vector(sample_weight, len(y), "sample_weight", allow_zero=True)
+    noise = row_vector(noise_var, len(y), "noise_var", allow_zero=False)
+    return Batch(X, y, noise, weight, ARGUMENTS)
+
+
+def new_inputs(estimator: Any, X: Any) -> Array:
+    """Inputs to predict at, which must have the columns of the fit."""
+    check_is_fitted(estimator)
+    if isinstance(X, str | Path):
+        X = whole_batch(open_inputs(Path(X), column_names(estimator))).X
+        require_width(estimator, X.shape[1])
+    elif not is_plain(estimator, X):
+        X = validate_data(estimator, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
+    require_finite(X, column_names(estimator))
+    return X  # type: ignore[no-any-return]
+
+
+def is_plain(estimator: Any, X: Any) -> bool:
+    """A float64 matrix of the right width after a fit without column names: nothing for scikit-learn to check."""
+    plain = type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) > 0
+    return plain and X.shape[1] == estimator.n_features_in_ and column_names(estimator) is None
+
+
+def column_names(estimator: Any) -> Any:
+    return getattr(estimator, "feature_names_in_", None)
+
+
+def split_target(X: Any, y: Any, target: str | None) -> tuple[Any, Any]:
+    """(features, target) of a table when `target` names a column; (X, y) as given otherwise."""
+    if target is None:
+        if y is None:
+            raise InputError(
+                "fit requires y to be passed, but the target y is None. Give y, or target='column' when X is a table."
+            )
+        return as_frame(X), y
+    if y is not None:
+        raise InputError("Give either y or target=, not both.")
+    columns = _columns(X)
+    if target not in columns:
+        raise InputError(f"target={target!r} is not a column of the table; it has {', '.join(map(repr, columns))}.")
+    features = [name for name in columns if name != target]
+    if not features:
+        raise InputError(f"The table has no column besides the target {target!r}.")
+    return as_frame(X.select(features) if hasattr(X, "select") else X[features]), _column(X, target)
+
+
+def _columns(X: Any) -> list[str]:
+    names = getattr(X, "column_names", None) or getattr(X, "columns", None)
+    if names is None:
+        raise InputError(
+            f"target= needs a table with named columns (pandas, polars or pyarrow); got {type(X).__name__}."
+        )
+    return list(names)
+
+
+def _column(X: Any, name: str) -> Any:
+    column = X[name]
+    return column.to_numpy() if hasattr(column, "to_numpy") else column
+
+
+def as_frame(X: Any) -> Any:
+    """pyarrow tables as pandas frames, which scikit-learn reads with their column names; anything else as it is."""
+    is_arrow = type(X).__module__.partition(".")[0] == "pyarrow"
+    return X.to_pandas() if is_arrow and hasattr(X, "to_pandas") else X
+
+
+def require_finite(X: Array, names: Sequence[str] | None) -> None:
+    """Every entry finite, or an error that names the first bad column and row."""
+    finite = np.isfinite(X)
+    if finite.all():
+        return
+    column = int(np.flatnonzero(~finite.all(axis=0))[0])
+    rows = np.flatnonzero(~finite[:, column])
+    label = f"column {column}" if names is None else f"column {column} ({names[column]!r})"
+    kind = "NaN" if np.isnan(X[rows[0], column]) else "inf"
+    raise InputError(
+        f"Input X contains {kind}: {label}, row {rows[0]}; {int((~finite).any(axis=1).sum())} of {len(X)} rows have a "
+        "NaN or infinity. sparsegp needs finite numbers: drop or impute those rows."
+    )
+
+
+def require_finite_target(y: Any) -> None:
+    """Every numeric target finite; anything that is not a vector of numbers is left to scikit-learn's own checks."""
+    y = np.asarray(y)
+    if y.ndim != 1 or y.dtype.kind != "f":
+        return
+    bad = np.flatnonzero(~np.isfinite(y))
+    if bad.size:
+        kind = "NaN" if np.isnan(y[bad[0]]) else "inf"
+        raise InputError(f"Input y contains {kind} at row {bad[0]} ({bad.size} of {len(y)} rows). Drop those rows.")
+
+
+def warn_of_constant_target(y: Array) -> None:
+    """Equal targets have no scale to learn: whatever width an interval gets, the rows do not support it."""
+    if len(y) and (y == y[0]).all():
+        rows = "a single row" if len(y) == 1 else f"{len(y)} rows with the same target"
+        warnings.warn(
+            f"The model is fitted to {rows}, {y[0]:g}: it predicts this number everywhere, and the width of its "
+            "intervals is arbitrary. Give rows with different targets.",
+            stacklevel=4,
+        )
+
+
+def row_vector(values: Any, n_rows: int, name: str, *, allow_zero: bool) -> Array | None:
+    """A finite, non-negative (or positive) number for each row, or None when not given."""
+    if values is None:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 0:
+        array = np.full(n_rows, float(array))
+    if array.shape != (n_rows,):
+        raise InputError(
+            f"{name} must have one value for each of the {n_rows} rows; got an array of shape {array.shape}."
+        )
+    smallest_ok = array >= 0 if allow_zero else array > 0
+    bad = np.flatnonzero(~(np.isfinite(array) & smallest_ok))
+    if bad.size:
+        bound = ">= 0" if allow_zero else "> 0"
+        raise InputError(f"{name} must be finite and {bound}; row {bad[0]} has {array[bad[0]]} ({bad.size} such rows).")
+    return array
+
+
+def require_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
+
+
+def positive_count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1; got {value!r}.")
+    return int(value)
+
+
+def positive_number(name: str, value: Any) -> float:
+    if isinstance(value, bool | str):
+        raise InputError(f"{name} must be a positive number; got {value!r}.")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be a positive number; got {value!r}.") from None
+    if not (np.isfinite(number) and number > 0):
+        raise InputError(f"{name} must be a positive, finite number; got {value!r}.")
+    return number
+
+
+def inducing_array(inducing: Any, n_features: int) -> Array:
+    """Given inducing inputs: a finite matrix [M, D]."""
+    try:
+        array = np.asarray(inducing, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.zeros(0)
+    if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] != n_features:
+        raise InputError(
+            "inducing must be 'kmeans', 'random', 'greedy' or an array [M, D] with a column for each of the "
+            f"{n_features} features; got {type(inducing).__name__} of shape {np.shape(inducing)}."
+        )
+    require_finite(array, None)
+    return array

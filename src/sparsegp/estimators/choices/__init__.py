@@ -1,1 +1,0 @@
-"""What is chosen before a fit: starting values, the kernel, the approximation."""

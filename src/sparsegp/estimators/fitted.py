@@ -1,0 +1,43 @@
+"""What a fit leaves behind in an estimator."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsegp.fit.scaling import Scaling
+from sparsegp.sources import Source
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The number of columns of X, and their names where they have any, as scikit-learn would keep them."""
+
+    n_features: int
+    names: NDArray[np.object_] | None
+
+    @classmethod
+    def of_source(cls, source: Source) -> "Columns":
+        names = source.feature_names
+        return cls(source.n_features, None if names is None else np.array(names, dtype=object))
+
+    @classmethod
+    def of_estimator(cls, estimator: Any) -> "Columns":
+        return cls(estimator.n_features_in_, getattr(estimator, "feature_names_in_", None))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """All that a fit or an update leaves behind, assigned at once: an interrupt leaves the model before or after.
+
+    `target` is the name of the column of y, where it has one; `batches` are ids of batches that were added.
+    """
+
+    model: Any
+    scaling: Scaling
+    info: dict[str, Any]
+    n_samples: int
+    columns: Columns
+    target: str | None = None
+    batches: tuple[str, ...] = ()

@@ -1,1 +1,0 @@
-"""Rows as they arrive: accepted, checked, in units of the model, in blocks."""

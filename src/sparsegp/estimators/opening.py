@@ -1,0 +1,194 @@
+"""Where the rows of a fit are: in memory, in a file too large for it, or on the workers of a cluster.
+
+Nothing after this asks again.
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from sparsegp.data import Block, MemoryRows, Rows
+from sparsegp.distributed.connecting import connected
+from sparsegp.distributed.shares import scanned
+from sparsegp.errors import InputError
+from sparsegp.estimators import checks
+from sparsegp.estimators.fitted import Columns
+from sparsegp.fit.blocking import drop_weightless
+from sparsegp.fit.budget import Budget
+from sparsegp.fit.scaling import Scaling
+from sparsegp.learning.deadline import is_over
+from sparsegp.sources import Batch, Scan, Source, SourceRows, open_source, scan, to_block
+from sparsegp.sources.tables import library_of
+
+
+@dataclass(frozen=True)
+class OpeningOptions:
+    """`most_entries`: numbers in X beyond which rows stay where they are, 128 MB as float64, two million rows of eight
+    columns. `scan_fraction`: of a time budget, after which the scan ends and the rows read so far must do."""
+
+    most_entries: int = 2**24
+    scan_fraction: float = 0.3
+
+
+@dataclass(frozen=True)
+class Given:
+    """Arguments of a fit: rows, where they have a column of noise variances or weights, and where to work."""
+
+    X: Any
+    y: Any = None
+    target: str | None = None
+    noise_var: Any = None
+    sample_weight: Any = None
+    blocks: ArrayLike | None = None
+    cluster: Any = None
+
+    def source(self) -> Source:
+        return open_source(
+            self.X, self.y, target=self.target, noise_var=self.noise_var, sample_weight=self.sample_weight
+        )
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Rows in the scaling of the model, that scaling, and how many rows came, those of weight zero included.
+
+    `labels` are the user's blocks of the rows. `was_cut`: a short budget has left rows unread; `n_all` is then how many
+    there are, as far as that is known.
+    """
+
+    rows: Rows
+    scaling: Scaling
+    columns: Columns
+    n_given: int
+    labels: ArrayLike | None = None
+    n_all: int = 0
+    was_cut: bool = False
+
+    @property
+    def block(self) -> Block:
+        """Rows in memory to start and choose from."""
+        return self.rows.sample.all
+
+
+@contextmanager
+def opened(
+    estimator: Any,
+    given: Given,
+    *,
+    seed: int,
+    budget: Budget,
+    can_stream: bool,
+    streams_arrays: bool = True,
+    not_on_cluster: str | None = None,
+    like: Tensor | None = None,
+    options: OpeningOptions | None = None,
+) -> Iterator[Opened]:
+    """The rows of a fit, for as long as it lasts.
+
+    `can_stream`: the model can be summed up over rows that are not all in memory; `streams_arrays`: those of large
+    arrays, too, rather than a second copy of them. `not_on_cluster`: why workers cannot have the rows, if they cannot.
+    `like` has the precision and the device of the rows.
+    """
+    options, like = options or OpeningOptions(), torch.empty(0, dtype=torch.float64) if like is None else like
+    where = cluster_of(given)
+    if given.cluster is not None and not_on_cluster is not None:
+        raise InputError(f"A fit on a cluster is not possible: {not_on_cluster} Fit without client=.")
+    if where is not None and not_on_cluster is None:
+        if given.blocks is not None:
+            raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
+        with connected(where) as client:
+            yield _on_cluster(client, estimator, given.source(), seed, like)
+        return
+    source = _large_source(given, options, arrays=streams_arrays) if can_stream and given.blocks is None else None
+    yield (
+        _in_memory(estimator, given, like)
+        if source is None
+        else _scanned(estimator, source, seed, budget, like, options)
+    )
+
+
+def is_dask(X: Any) -> bool:
+    return library_of(X) == "dask"
+
+
+def named_cluster(client: Any, cluster: Any) -> Any:
+    """The cluster that was named, by one argument or the other; None: none was."""
+    if client is not None and cluster is not None:
+        raise InputError("Give client= or cluster=, not both: each names the Dask cluster to work on.")
+    return cluster if client is None else client
+
+
+def cluster_of(given: Given) -> Any:
+    """The cluster that was named; for a dask collection, the Dask client in use: its partitions are there anyway."""
+    module = sys.modules.get("distributed")
+    if given.cluster is not None or given.blocks is not None or module is None or not is_dask(given.X):
+        return given.cluster
+    try:
+        return module.Client.current()
+    except ValueError:
+        return None
+
+
+def _large_source(given: Given, options: OpeningOptions, *, arrays: bool) -> Source | None:
+    """The data as a source if they are too many for memory, or if only a pass over them can tell."""
+    source = checks.source_of(
+        given.X, given.y, target=given.target, noise_var=given.noise_var, sample_weight=given.sample_weight
+    )
+    if source is None:
+        if not arrays or math.prod(getattr(given.X, "shape", ())) <= options.most_entries:
+            return None
+        features, y = checks.split_target(given.X, given.y, given.target)
+        source = open_source(features, y, noise_var=given.noise_var, sample_weight=given.sample_weight)
+    is_small = source.n_rows is not None and source.n_rows * source.n_features <= options.most_entries
+    return None if is_small else source
+
+
+def _in_memory(estimator: Any, given: Given, like: Tensor) -> Opened:
+    named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
+    batch, columns = checks.training_batch(estimator, given.X, given.y, target=given.target, **named)
+    return _of_batch(batch, columns, estimator.normalize, given.blocks, like)
+
+
+def _of_batch(batch: Batch, columns: Columns, normalize: bool, blocks: ArrayLike | None, like: Tensor) -> Opened:
+    scaling = Scaling.of(batch, normalize=normalize)
+    block, labels = drop_weightless(to_block(batch, scaling, like), blocks)
+    return Opened(MemoryRows(block), scaling, columns, len(batch), labels)
+
+
+def _scanned(
+    estimator: Any, source: Source, seed: int, budget: Budget, like: Tensor, options: OpeningOptions
+) -> Opened:
+    """A source that is read anew in every pass, or its sample if that is all of it, or all there was time to read."""
+    until = budget.deadline(options.scan_fraction)
+    sample_rows = max(1, options.most_entries // source.n_features)
+    found = scan(source, np.random.default_rng((seed, 1)), sample_rows, lambda: is_over(until))
+    columns, n_read = Columns.of_source(source), found.n_rows + found.n_weightless
+    if found.is_complete or found.was_cut:
+        whole = _of_batch(found.sample, columns, estimator.normalize, None, like)
+        n_all = max(n_read, source.n_rows or 0) if found.was_cut else n_read
+        return replace(whole, n_given=n_read, n_all=n_all, was_cut=found.was_cut)
+    scaling = _scaling(found, normalize=estimator.normalize)
+    return Opened(SourceRows.of(source, found, scaling, like), scaling, columns, n_read)
+
+
+def _on_cluster(client: Any, estimator: Any, source: Source, seed: int, like: Tensor) -> Opened:
+    """Two passes over the source; afterwards only the rows in the scaling of the model are held on the workers."""
+    shares = scanned(client, source, seed)
+    found = shares.scan
+    scaling = _scaling(found, normalize=estimator.normalize)
+    rows = shares.load(scaling, like.dtype)
+    return Opened(rows, scaling, Columns.of_source(source), found.n_rows + found.n_weightless)
+
+
+def _scaling(found: Scan, *, normalize: bool) -> Scaling:
+    if found.is_complete or not normalize:
+        return Scaling.of(found.sample, normalize=normalize)
+    return Scaling(found.x_mean, found.x_scale, found.y_mean, found.y_scale)

@@ -1,0 +1,26 @@
+"""The numbers that a fit works with besides the parameters of the estimator, in one place."""
+
+import time
+from dataclasses import dataclass, field
+
+from sparsegp.estimators.opening import OpeningOptions
+from sparsegp.fit.auto import AutoOptions
+from sparsegp.fit.budget import Budget, BudgetOptions, Clock
+from sparsegp.fit.kernel_choice import KernelOptions
+from sparsegp.fit.problem import StepOptions
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """When rows stay on disk, what "auto" tries, how time is measured and divided, how models on the way are made."""
+
+    opening: OpeningOptions = field(default_factory=OpeningOptions)
+    auto: AutoOptions = field(default_factory=AutoOptions)
+    kernel: KernelOptions = field(default_factory=KernelOptions)
+    budget: BudgetOptions = field(default_factory=BudgetOptions)
+    steps: StepOptions = field(default_factory=StepOptions)
+    clock: Clock = time.perf_counter
+
+    def started(self, seconds: float | None) -> Budget:
+        """A budget of so many seconds from now on; None: no limit."""
+        return Budget(seconds, self.clock(), self.clock, options=self.budget)

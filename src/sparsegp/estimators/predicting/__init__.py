@@ -1,1 +1,0 @@
-"""Everything asked of a predictive distribution."""

@@ -1,0 +1,479 @@
+"""Parts of fitted models as records of a model file, and back: posteriors, rows, sums, noise, experts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsegp import approximations, linalg
+from sparsegp.approximations import Family, Residual, TestConditional
+from sparsegp.committee.committee import Committee
+from sparsegp.committee.experts import DenseSpec, ExpertSpec, GaussianExpert, InnerBlocks, Recipe, SparseSpec, in_blocks
+from sparsegp.committee.influence import InfluenceBound
+from sparsegp.committee.learned_noise import (
+    LearnedNoiseExpert,
+    LearnedNoiseRecipe,
+    LearnedNoiseSpec,
+    spec_approximation,
+)
+from sparsegp.data import Block, MemoryRows
+from sparsegp.dense import ExactPosterior, NystromPosterior, require_dense_size
+from sparsegp.engines.innovations import Innovations
+from sparsegp.errors import ModelFileError
+from sparsegp.files import schema
+from sparsegp.fit.blocking import Blocking
+from sparsegp.fit.committee_model import Member, Members
+from sparsegp.fit.drift import RecentLevel
+from sparsegp.fit.kept import Kept, KeptRows
+from sparsegp.heteroscedastic.process import NoiseProcess
+from sparsegp.kernels import Kernel
+from sparsegp.local_posterior import LocalPosterior
+from sparsegp.partition import Partition
+from sparsegp.posterior import InducingPosterior, LatentPosterior, SparsePosterior
+from sparsegp.prior import SparsePrior
+from sparsegp.statistics import BlockStatistics
+
+Array = np.ndarray[Any, Any]
+State = dict[str, Any]
+Posterior = SparsePosterior | LocalPosterior | ExactPosterior | NystromPosterior
+
+RESIDUALS = {Residual.NONE: "none", Residual.DIAGONAL: "diagonal", Residual.BLOCK: "block"}
+NEW_ROWS = {
+    TestConditional.DETERMINISTIC: "deterministic",
+    TestConditional.EXACT: "exact",
+    TestConditional.INDEPENDENT: "independent",
+    TestConditional.LOCAL: "local",
+}
+METHODS = {
+    Family.INDUCING: "inducing",
+    Family.EXACT: "exact",
+    Family.SUBSET: "subset",
+    Family.NYSTROM: "nystrom",
+}
+# Arrays and triangles
+
+
+def to_numpy(tensor: Tensor) -> Array:
+    array: Array = tensor.detach().cpu().contiguous().numpy()
+    return array
+
+
+def to_tensor(array: Array) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def _packed(A: Tensor) -> Array:
+    """The lower triangle, row by row, of a triangular or symmetric matrix: half the size."""
+    return to_numpy(linalg.packed_lower(A.detach()))
+
+
+def _unpacked(values: Array, size: int) -> Tensor:
+    """The lower-triangular matrix of `_packed`, column by column in memory as a factorisation leaves it.
+
+    Solves with another layout differ in the last digit.
+    """
+    if size * (size + 1) != 2 * len(values):
+        raise ModelFileError(f"a triangle of {size} rows cannot have {len(values)} entries")
+    A = torch.zeros(size, size, dtype=torch.float64).mT
+    row, column = torch.tril_indices(size, size)
+    A[row, column] = to_tensor(values)
+    return A
+
+
+def _symmetric(values: Array, size: int) -> Tensor:
+    A = _unpacked(values, size)
+    return A + A.tril(-1).mT
+
+
+def need(value: Any, what: str) -> Any:
+    if value is None:
+        raise ModelFileError(f"the model lacks {what}")
+    return value
+
+
+# Approximations and posteriors
+
+
+def describe_approximation(row: approximations.Approximation) -> schema.Approximation:
+    return schema.Approximation(
+        name=row.name,
+        components=[
+            schema.Component(weight=float(c.weight), residual=RESIDUALS[c.residual], power=float(c.alpha))
+            for c in row.components
+        ],
+        penalty=float(row.penalty),
+        new_rows=NEW_ROWS[row.test],
+        method=METHODS[row.family],
+        reference=row.reference,
+    )
+
+
+def key_of(words: Mapping[Any, str], word: str) -> Any:
+    return {text: key for key, text in words.items()}[word]
+
+
+def restore_approximation(row: schema.Approximation) -> approximations.Approximation:
+    components = tuple(
+        approximations.Component(c.weight, key_of(RESIDUALS, c.residual), c.power) for c in row.components
+    )
+    test, family = key_of(NEW_ROWS, row.new_rows), key_of(METHODS, row.method)
+    return approximations.Approximation(row.name, components, row.penalty, test, row.reference, family)
+
+
+def describe_inducing(prior: SparsePrior, q: InducingPosterior) -> schema.InducingValues:
+    return schema.InducingValues(
+        inputs=to_numpy(prior.inducing),
+        noise_var=float(prior.noise_var),
+        prior_cholesky=_packed(prior.Luu.factor),
+        prior_jitter=float(prior.Luu.jitter),
+        mean=to_numpy(q.mean),
+        precision_cholesky=_packed(q.LB.factor),
+        precision_jitter=float(q.LB.jitter),
+    )
+
+
+def restore_prior(values: schema.InducingValues, kernel: Kernel, row: approximations.Approximation) -> SparsePrior:
+    Luu = linalg.Cholesky(_unpacked(values.prior_cholesky, len(values.inputs)), values.prior_jitter)
+    noise_var = torch.tensor(values.noise_var, dtype=torch.float64)
+    return SparsePrior(kernel, to_tensor(values.inputs), noise_var, row, Luu)
+
+
+def restore_q(values: schema.InducingValues) -> InducingPosterior:
+    LB = linalg.Cholesky(_unpacked(values.precision_cholesky, len(values.inputs)), values.precision_jitter)
+    return InducingPosterior(to_tensor(values.mean), LB)
+
+
+def describe_posterior(
+    posterior: LatentPosterior,
+    row: approximations.Approximation,
+    blocking: Blocking | InnerBlocks | None,
+    kept: KeptRows | None = None,
+) -> schema.Posterior:
+    """`kept` are the rows of a local posterior as updates know them, in order of arrival."""
+    partition = None if blocking is None else describe_partition(blocking)
+    given: State = {"approximation": describe_approximation(row), "partition": partition}
+    if isinstance(posterior, SparsePosterior):
+        inducing = describe_inducing(posterior.prior, posterior.q)
+        return schema.Posterior(form=schema.INDUCING, inducing=inducing, **given)
+    if isinstance(posterior, LocalPosterior):
+        inducing = describe_inducing(posterior.prior, posterior.q)
+        rows = describe_rows(KeptRows.of(posterior.rows) if kept is None else kept, posterior.prior)
+        return schema.Posterior(form=schema.LOCAL, inducing=inducing, rows=rows, **given)
+    if isinstance(posterior, ExactPosterior):
+        return schema.Posterior(form=schema.EXACT, dense=describe_dense(posterior), **given)
+    if isinstance(posterior, NystromPosterior):
+        inducing, nystrom = describe_inducing(posterior.prior, posterior.q), describe_nystrom(posterior)
+        return schema.Posterior(form=schema.NYSTROM, inducing=inducing, nystrom=nystrom, **given)
+    raise ModelFileError(f"A model file cannot hold a {type(posterior).__name__}.")
+
+
+def restore_posterior(record: schema.Posterior, kernel: Kernel) -> Posterior:
+    if record.form == schema.EXACT:
+        return restore_dense(need(record.dense, "its rows"), kernel)
+    inducing = need(record.inducing, "inducing values")
+    prior = restore_prior(inducing, kernel, restore_approximation(record.approximation))
+    if record.form == schema.NYSTROM:
+        return restore_nystrom(need(record.nystrom, "its rows"), prior, restore_q(inducing))
+    if record.form == schema.LOCAL:
+        return LocalPosterior(prior, restore_q(inducing), restore_rows(need(record.rows, "its rows")))
+    return SparsePosterior(prior, restore_q(inducing))
+
+
+def describe_dense(posterior: ExactPosterior) -> schema.DenseRows:
+    """Instead of C = chol(K + noise), N x N, the diagonal of K + noise."""
+    return schema.DenseRows(
+        inputs=to_numpy(posterior.X),
+        weights=to_numpy(posterior.alpha),
+        covariance_diagonal=to_numpy(posterior.diagonal),
+        jitter=float(posterior.C.jitter),
+        log_evidence=float(posterior.log_evidence),
+    )
+
+
+def restore_dense(record: schema.DenseRows, kernel: Kernel) -> ExactPosterior:
+    require_dense_size(len(record.inputs))
+    X = to_tensor(record.inputs)
+    with torch.no_grad():
+        K = kernel(X)
+        diagonal = to_tensor(record.covariance_diagonal)
+        K.diagonal().copy_(diagonal)
+        C = linalg.cholesky(K, name="covariance of the targets", least_jitter=record.jitter)
+    return ExactPosterior(kernel, X, C, to_tensor(record.weights), record.log_evidence, diagonal)
+
+
+def describe_nystrom(posterior: NystromPosterior) -> schema.NystromRows:
+    return schema.NystromRows(
+        inputs=to_numpy(posterior.X),
+        weights=to_numpy(posterior.beta),
+        noise_precision=to_numpy(posterior.inverse_noise),
+        clip=bool(posterior.clip),
+    )
+
+
+def restore_nystrom(record: schema.NystromRows, prior: SparsePrior, q: InducingPosterior) -> NystromPosterior:
+    inputs, inverse_noise, beta = (to_tensor(a) for a in (record.inputs, record.noise_precision, record.weights))
+    return NystromPosterior.resumed(prior, inputs, inverse_noise, q, beta, clip=record.clip)
+
+
+# Rows and blocks
+
+
+def describe_rows(kept: KeptRows, prior: SparsePrior) -> schema.Rows:
+    """All groups as one, and their sizes. Rows without weights count once."""
+    blocks = [member.block for member in kept.members]
+    columns = prior.inducing.shape[1]
+    weighted, known = (any(getattr(b, name) is not None for b in blocks) for name in ("weight", "noise_var"))
+    noise = [to_numpy(b.noise_var) for b in blocks if b.noise_var is not None]
+    weights = [to_numpy(b.weights) for b in blocks]
+    return schema.Rows(
+        inputs=np.concatenate([to_numpy(b.X) for b in blocks]) if blocks else np.zeros((0, columns)),
+        targets=np.concatenate([to_numpy(b.y) for b in blocks]) if blocks else np.zeros(0),
+        noise_var=np.concatenate(noise) if known else None,
+        weights=np.concatenate(weights) if weighted else None,
+        block_sizes=np.array([len(block) for block in blocks], dtype=np.int64),
+        arrival=np.concatenate([np.zeros(0, dtype=np.int64), *(to_numpy(member.serials) for member in kept.members)]),
+    )
+
+
+def restore_rows(record: schema.Rows) -> KeptRows:
+    noise, weights = (None if a is None else to_tensor(a) for a in (record.noise_var, record.weights))
+    together = Kept(
+        Block(to_tensor(record.inputs), to_tensor(record.targets), noise, weights), to_tensor(record.arrival)
+    )
+    groups, start = [], 0
+    for size in record.block_sizes.tolist():
+        groups.append(together.take(slice(start, start + size)))
+        start += size
+    lengths = {len(a) for a in (record.targets, record.arrival, record.noise_var, record.weights) if a is not None}
+    if {start, *lengths} != {len(together.block)} or (record.block_sizes < 0).any():
+        raise ModelFileError(f"blocks of {start} rows in all do not fit {len(together.block)} rows")
+    return KeptRows(tuple(groups))
+
+
+def describe_partition(blocking: Blocking | InnerBlocks) -> schema.Partition:
+    if isinstance(blocking, InnerBlocks):
+        return schema.Partition(centroids=to_numpy(blocking.cells.centroids), metric=to_numpy(blocking.metric))
+    labels = None if blocking.originals is None else to_numpy(blocking.originals)
+    centroids, metric = to_numpy(blocking.partition.centroids), to_numpy(blocking.metric)
+    return schema.Partition(centroids=centroids, metric=metric, labels=labels)
+
+
+def restore_blocking(found: schema.Partition | None) -> Blocking | None:
+    if found is None:
+        return None
+    labels = None if found.labels is None else to_tensor(found.labels)
+    return Blocking(Partition(to_tensor(found.centroids)), to_tensor(found.metric), labels)
+
+
+# What updates need
+
+
+def describe_statistics(statistics: BlockStatistics) -> schema.Statistics:
+    return schema.Statistics(
+        precision=_packed(statistics.precision),
+        shift=to_numpy(statistics.shift),
+        noise_logdet=float(statistics.noise_logdet),
+        target_sq=float(statistics.target_sq),
+        penalty=float(statistics.penalty),
+        n_rows=float(statistics.n_rows),
+    )
+
+
+def restore_statistics(record: schema.Statistics, prior: SparsePrior) -> BlockStatistics:
+    """The fingerprint is that of the prior they were computed with, by whatever this version hashes."""
+    return BlockStatistics(
+        _symmetric(record.precision, prior.n_inducing),
+        to_tensor(record.shift),
+        record.noise_logdet,
+        record.target_sq,
+        record.penalty,
+        record.n_rows,
+        prior.fingerprint,
+    )
+
+
+def describe_stream(innovations: Innovations, level: RecentLevel, rows_arrived: int, rows_held: int) -> schema.Stream:
+    return schema.Stream(
+        rows_arrived=int(rows_arrived),
+        rows_held=int(rows_held),
+        innovations=schema.Innovations(
+            rows=int(innovations.rows),
+            square_sum=float(innovations.square_sum),
+            weight=float(innovations.weight),
+            weight_sq=float(innovations.weight_sq),
+        ),
+        level=schema.RecentLevel(
+            weight=float(level.weight),
+            input_total=np.asarray(level.total, dtype=np.float64),
+            target_total=float(level.target_total),
+            reported=bool(level.reported),
+        ),
+    )
+
+
+def restore_innovations(record: schema.Stream) -> Innovations:
+    return Innovations(**vars(record.innovations))
+
+
+def restore_level(record: schema.Stream) -> RecentLevel:
+    level = record.level
+    return RecentLevel(level.weight, level.input_total, level.target_total, level.reported)
+
+
+# Noise processes
+
+
+def describe_noise(process: NoiseProcess) -> schema.NoiseProcess:
+    least, largest = process.limits
+    return schema.NoiseProcess(
+        mean=float(process.mean),
+        inducing=describe_inducing(process.prior, process.q),
+        least_var=float(least),
+        largest_var=float(largest),
+    )
+
+
+def restore_noise(record: schema.NoiseProcess, kernel: Kernel) -> NoiseProcess:
+    prior = restore_prior(record.inducing, kernel, approximations.get("vfe"))
+    mean = torch.tensor(record.mean, dtype=torch.float64)
+    return NoiseProcess(prior, mean, restore_q(record.inducing), (record.least_var, record.largest_var))
+
+
+# Experts
+
+
+def describe_expert(expert: Any) -> schema.Expert:
+    """Its kernels are those that all experts share."""
+    posterior = expert.posterior
+    row = approximations.get("exact") if isinstance(posterior, ExactPosterior) else posterior.prior.row
+    if isinstance(expert, GaussianExpert):
+        return schema.Expert(
+            posterior=describe_posterior(posterior, row, expert.blocks), influence=describe_influence(expert.bound)
+        )
+    of_f, of_g = expert.bounds
+    return schema.Expert(
+        posterior=describe_posterior(posterior, row, None),
+        influence=describe_influence(of_f),
+        noise=describe_noise(expert.process),
+        noise_influence=describe_influence(of_g),
+    )
+
+
+def restore_expert(record: schema.Expert, kernel: Kernel, noise_kernel: Kernel | None) -> Any:
+    posterior = restore_posterior(record.posterior, kernel)
+    influence, partition = restore_influence(record.influence), record.posterior.partition
+    if record.noise is not None:
+        process = restore_noise(record.noise, need(noise_kernel, "the kernel of the noise"))
+        return LearnedNoiseExpert(posterior, process, (influence, restore_influence(record.noise_influence)))
+    blocks = None
+    if partition is not None:
+        blocks = InnerBlocks(Partition(to_tensor(partition.centroids)), to_tensor(partition.metric))
+    return GaussianExpert(posterior, influence, blocks)
+
+
+def describe_influence(bound: InfluenceBound | None) -> schema.InfluenceBound | None:
+    if bound is None:
+        return None
+    return schema.InfluenceBound(
+        box_lower=to_numpy(bound.lower),
+        box_upper=to_numpy(bound.upper),
+        variance_gain=float(bound.var_gain),
+        mean_gain=float(bound.mean_gain),
+        common_covariance=None if bound.common_covariance is None else to_numpy(bound.common_covariance),
+    )
+
+
+def restore_influence(record: schema.InfluenceBound | None) -> InfluenceBound | None:
+    if record is None:
+        return None
+    common = None if record.common_covariance is None else to_tensor(record.common_covariance)
+    lower, upper = to_tensor(record.box_lower), to_tensor(record.box_upper)
+    return InfluenceBound(lower, upper, record.variance_gain, record.mean_gain, common)
+
+
+# What updates of a committee need
+
+
+def describe_members(members: Members) -> schema.Membership:
+    recipe = members.recipe
+    given: State = {}
+    if isinstance(recipe, LearnedNoiseRecipe):
+        least, largest = recipe.noise_limits
+        given = {"n_noise_inducing": recipe.n_noise_inducing, "least_noise_var": least, "largest_noise_var": largest}
+    else:
+        given = {"metric": to_numpy(recipe.metric)}
+    return schema.Membership(
+        approximation=describe_approximation(recipe.row),
+        members=[describe_member(member) for member in members.others],
+        common=None if members.common is None else describe_member(members.common),
+        partition=None if members.blocking is None else describe_partition(members.blocking),
+        most_asked=members.most_asked,
+        inducing=recipe.inducing,
+        n_inducing=recipe.n_inducing,
+        **given,
+    )
+
+
+def restore_members(record: schema.Membership, committee: Committee) -> Members:
+    """The experts are those of the committee, in the order of the members that have rows."""
+    f, *noise = (process.kernel for process in committee.processes)
+    row, rng = restore_approximation(record.approximation), np.random.default_rng(0)
+    recipe: Recipe | LearnedNoiseRecipe
+    if noise:
+        limits = need(record.least_noise_var, "its least noise"), need(record.largest_noise_var, "its largest noise")
+        n_noise = need(record.n_noise_inducing, "the number of inducing inputs of its noise")
+        recipe = LearnedNoiseRecipe(row, record.n_inducing, n_noise, record.inducing, f, noise[0], limits, rng)
+    else:
+        metric = to_tensor(need(record.metric, "the metric of its blocks"))
+        recipe = Recipe(row, record.n_inducing, record.inducing, f, metric, rng)
+    experts = iter(committee.experts)
+    others = []
+    for found in record.members:
+        spec = restore_spec(found, recipe)
+        expert = next(experts, None) if len(spec.block) else None
+        if len(spec.block) and expert is None:
+            raise ModelFileError("there are more members with rows than experts")
+        others.append(Member(spec, expert, found.log_evidence))
+    common = None
+    if record.common is not None:
+        common = Member(restore_spec(record.common, recipe), committee.common, record.common.log_evidence)
+    return Members(recipe, tuple(others), common, restore_blocking(record.partition), record.most_asked)
+
+
+def describe_member(member: Member) -> schema.Member:
+    spec, given = member.spec, dict[str, Any]()
+    if isinstance(spec, LearnedNoiseSpec):
+        given = {"inducing": to_numpy(spec.inducing), "noise_inducing": to_numpy(spec.noise_inducing)}
+    elif isinstance(spec, SparseSpec):
+        blocks = None if spec.blocks is None else describe_partition(spec.blocks)
+        given = {"inducing": to_numpy(spec.inducing), "partition": blocks}
+    block = spec.block
+    rows = schema.Rows(
+        inputs=to_numpy(block.X),
+        targets=to_numpy(block.y),
+        noise_var=None if block.noise_var is None else to_numpy(block.noise_var),
+        weights=None if block.weight is None else to_numpy(block.weight),
+        block_sizes=np.array([len(block)], dtype=np.int64),
+        arrival=np.arange(len(block), dtype=np.int64),
+    )
+    return schema.Member(rows=rows, log_evidence=float(member.log_evidence), **given)
+
+
+def restore_spec(record: schema.Member, recipe: Recipe | LearnedNoiseRecipe) -> ExpertSpec:
+    block = restore_rows(record.rows).block(0)
+    if isinstance(recipe, LearnedNoiseRecipe):
+        inducing = to_tensor(need(record.inducing, "inducing inputs"))
+        of_g = to_tensor(need(record.noise_inducing, "inducing inputs of its noise"))
+        empty = MemoryRows(block.take(slice(0, 0)))
+        return LearnedNoiseSpec(empty, spec_approximation(recipe.row), inducing, of_g, recipe.noise_limits).with_rows(
+            block
+        )
+    if recipe.row.family is not Family.INDUCING:
+        return DenseSpec(block)
+    inducing, blocks, rows = to_tensor(need(record.inducing, "inducing inputs")), None, MemoryRows(block)
+    if record.partition is not None:
+        blocks = InnerBlocks(Partition(to_tensor(record.partition.centroids)), to_tensor(record.partition.metric))
+        rows = in_blocks(block, blocks)
+    return SparseSpec(rows, recipe.row, inducing, blocks)

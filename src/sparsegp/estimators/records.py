@@ -1,0 +1,346 @@
+"""Fitted estimators as records of a model file, and back. Only here and in `record_parts` both are known."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from sparsegp import approximations, kernels
+from sparsegp.committee.aggregation import Aggregation, BaseCount, Weighting
+from sparsegp.committee.committee import Committee
+from sparsegp.committee.experts import Process
+from sparsegp.committee.split import Nearest
+from sparsegp.dense import ExactPosterior
+from sparsegp.engines import recursive
+from sparsegp.engines.batch import BatchState
+from sparsegp.engines.filter_state import FilterState
+from sparsegp.errors import ModelFileError
+from sparsegp.estimators import record_parts as parts
+from sparsegp.estimators.fitted import Columns, Fitted
+from sparsegp.files import kernels as kernel_records
+from sparsegp.files import schema
+from sparsegp.files.kernels import Classes
+from sparsegp.fit.committee_model import CommitteeModel
+from sparsegp.fit.kept import KeptRows
+from sparsegp.fit.model import Found, LearnedNoiseModel, Model
+from sparsegp.fit.scaling import Scaling
+from sparsegp.kernels import Kernel
+from sparsegp.learning.recorder import LearningResult
+from sparsegp.local_posterior import LocalPosterior
+
+State = dict[str, Any]
+
+WEIGHTINGS = {
+    Weighting.ONE: "one",
+    Weighting.ONE_OVER_EXPERTS: "one_over_experts",
+    Weighting.ENTROPY: "entropy",
+    Weighting.PRECISION: "squared_precision",
+}
+BASE_COUNTS = {BaseCount.ONCE: "once", BaseCount.PER_WEIGHT: "per_weight"}
+
+
+def describe(estimator: Any) -> schema.Model:
+    """The record of a fitted estimator."""
+    check_is_fitted(estimator)
+    fitted = estimator.fitted_
+    scaling, columns = fitted.scaling, Columns.of_estimator(estimator)
+    info = dict(fitted.info)
+    stages = info.pop("stages", None)
+    kind, parts_of_model = _described(fitted.model)
+    return schema.Model(
+        kind=kind,
+        estimator=None if estimator.kind == kind else estimator.kind,
+        **_described_parameters(estimator.get_params(deep=False)),
+        columns=schema.Columns(
+            count=int(columns.n_features),
+            names=None if columns.names is None else list(map(str, columns.names)),
+            target=fitted.target,
+        ),
+        scaling=schema.Scaling(
+            input_mean=scaling.x_mean,
+            input_scale=scaling.x_scale,
+            target_mean=float(scaling.y_mean),
+            target_scale=float(scaling.y_scale),
+        ),
+        noise_var=float(estimator.noise_var_),
+        log_evidence=float(estimator.log_evidence_),
+        rows_seen=int(fitted.n_samples),
+        seen_batches=list(fitted.batches) or None,
+        learning=None if stages is None else [schema.LearningStage(**vars(stage)) for stage in stages],
+        info=info,
+        **parts_of_model,
+    )
+
+
+def _described(model: Any) -> tuple[str, State]:
+    for kind, cls, described in _DESCRIBED:
+        if isinstance(model, cls):
+            return kind, described(model)
+    raise ModelFileError(f"A model file cannot hold a {type(model).__name__}.")
+
+
+def restore(record: schema.Model, estimators: Mapping[str, type[Any]], classes: Classes) -> Any:
+    """The estimator of a record, on the CPU. `classes` are those of the user's own kernels."""
+    parameters = _restored_parameters(record, classes)
+    estimator = estimators[record.estimator or record.kind](**parameters)
+    found = record.scaling
+    scaling = Scaling(found.input_mean, found.input_scale, found.target_mean, found.target_scale)
+    if not len(scaling.x_mean) == len(scaling.x_scale) == record.columns.count:
+        raise ModelFileError(f"the scaling is not that of {record.columns.count} columns")
+    kernel = kernel_records.restore(record.kernel, classes)
+    names = record.columns.names
+    fitted = Fitted(
+        _RESTORED[record.kind](record, kernel, scaling, classes),
+        scaling,
+        _restored_info(record),
+        record.rows_seen,
+        Columns(record.columns.count, None if names is None else np.array(names, dtype=object)),
+        record.columns.target,
+        tuple(record.seen_batches or ()),
+    )
+    estimator.assign(fitted)
+    return estimator
+
+
+def _restored_info(record: schema.Model) -> dict[str, Any]:
+    if record.learning is None:
+        return dict(record.info)
+    return {**record.info, "stages": [LearningResult(**vars(stage)) for stage in record.learning]}
+
+
+# Parameters
+
+
+def _described_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as data: scikit-learn kernels become kernels of this package, a random generator is not kept."""
+    plain: State = {}
+    own_kernels: dict[str, schema.Kernel] = {}
+    own_rows: dict[str, schema.Approximation] = {}
+    for name, value in values.items():
+        if isinstance(value, approximations.Approximation):
+            own_rows[name] = parts.describe_approximation(value)
+        elif name in ("kernel", "noise_kernel") and not isinstance(value, str):
+            kernel = value if isinstance(value, Kernel) else kernels.as_kernel(value)[0]
+            own_kernels[name] = kernel_records.describe(kernel)
+        elif name in ("inducing", "noise_inducing") and not isinstance(value, str):
+            plain[name] = np.asarray(value, dtype=np.float64)
+        else:
+            plain[name] = value if name != "random_state" or isinstance(value, int) else None
+    return {
+        "parameters": plain,
+        "parameter_kernels": own_kernels or None,
+        "parameter_approximations": own_rows or None,
+    }
+
+
+def _restored_parameters(record: schema.Model, classes: Classes) -> State:
+    own_kernels = {
+        name: kernel_records.restore(kernel, classes) for name, kernel in (record.parameter_kernels or {}).items()
+    }
+    own_rows = {name: parts.restore_approximation(row) for name, row in (record.parameter_approximations or {}).items()}
+    parameters = {**record.parameters, **own_kernels, **own_rows}
+    return {**parameters, "device": "cpu"} if "device" in parameters else parameters
+
+
+# Sparse models
+
+
+def _described_sparse(model: Model) -> State:
+    posterior, held = model.posterior, model.state
+    stream = None
+    if model.found is None:
+        stream = parts.describe_stream(model.innovations, model.level, model.n_arrived, model.n_rows)
+    is_local = isinstance(posterior, LocalPosterior)
+    window_rows = None
+    if model.kept is not None and held is not None and not is_local:
+        window_rows = parts.describe_rows(model.kept, held.prior)
+    return {
+        "kernel": kernel_records.describe(model.kernel),
+        "mean_noise_var": float(model.noise_var),
+        "known_noise": model.known_noise,
+        "rows_of_fit": model.n_arrived,
+        "posterior": parts.describe_posterior(
+            posterior, model.approx, model.blocking, model.kept if is_local else None
+        ),
+        "statistics": None if held is None else parts.describe_statistics(held.statistics),
+        "window_rows": window_rows,
+        "stream": stream,
+    }
+
+
+def _restored_sparse(record: schema.Model, kernel: Kernel, scaling: Scaling, classes: Classes) -> Model:
+    found = parts.need(record.posterior, "a posterior")
+    posterior = parts.restore_posterior(found, kernel)
+    inducing = posterior.X if isinstance(posterior, ExactPosterior) else posterior.prior.inducing
+    kept = KeptRows.of(posterior.rows) if isinstance(posterior, LocalPosterior) else None
+    if record.window_rows is not None:
+        kept = parts.restore_rows(record.window_rows)
+    held: BatchState | FilterState | None = None
+    if record.statistics is not None and not isinstance(posterior, ExactPosterior):
+        held = BatchState(posterior.prior, parts.restore_statistics(record.statistics, posterior.prior))
+    model = Model(
+        parts.restore_approximation(found.approximation),
+        kernel,
+        parts.need(record.mean_noise_var, "the mean of the noise"),
+        inducing,
+        held,
+        Found(posterior, record.log_evidence),
+        parts.restore_blocking(found.partition),
+        kept,
+        bool(record.known_noise),
+        record.parameters.get("window"),
+        record.rows_of_fit or record.rows_seen,
+        record.rows_of_fit or record.rows_seen,
+    )
+    stream = record.stream
+    if stream is None:
+        return model
+    if held is None:
+        raise ModelFileError("a model that was updated lacks its statistics")
+    return replace(
+        model,
+        state=recursive.resume(held.prior, held.statistics),
+        found=None,
+        n_arrived=stream.rows_arrived,
+        n_rows=stream.rows_held,
+        innovations=parts.restore_innovations(stream),
+        level=parts.restore_level(stream),
+    )
+
+
+# Models with learned noise
+
+
+def _described_learned_noise(model: LearnedNoiseModel) -> State:
+    mean = model.mean
+    if mean.state is None:
+        raise ModelFileError("A model with learned noise lacks the statistics of its rows.")
+    return {
+        "kernel": kernel_records.describe(model.kernel),
+        "noise_kernel": kernel_records.describe(model.process.prior.kernel),
+        "posterior": parts.describe_posterior(mean.posterior, mean.approx, mean.blocking, mean.kept),
+        "noise": parts.describe_noise(model.process),
+        "statistics": parts.describe_statistics(mean.state.statistics),
+        "stream": parts.describe_stream(mean.innovations, mean.level, mean.n_arrived, mean.n_rows),
+    }
+
+
+def _restored_learned_noise(
+    record: schema.Model, kernel: Kernel, scaling: Scaling, classes: Classes
+) -> LearnedNoiseModel:
+    found, stream = parts.need(record.posterior, "a posterior"), parts.need(record.stream, "the state of its stream")
+    noise_kernel = kernel_records.restore(parts.need(record.noise_kernel, "the kernel of the noise"), classes)
+    process = parts.restore_noise(parts.need(record.noise, "its noise"), noise_kernel)
+    posterior = parts.restore_posterior(found, kernel)
+    if isinstance(posterior, ExactPosterior):
+        raise ModelFileError("a model with learned noise has inducing values")
+    prior = posterior.prior
+    statistics = parts.restore_statistics(parts.need(record.statistics, "statistics"), prior)
+    mean = Model(
+        parts.restore_approximation(found.approximation),
+        kernel,
+        float(prior.noise_var),
+        prior.inducing,
+        BatchState(prior, statistics),
+        Found(posterior, record.log_evidence),
+        parts.restore_blocking(found.partition),
+        KeptRows.of(posterior.rows) if isinstance(posterior, LocalPosterior) else None,
+        True,
+        None,
+        stream.rows_arrived,
+        stream.rows_held,
+        parts.restore_innovations(stream),
+        parts.restore_level(stream),
+    )
+    return LearnedNoiseModel(mean, process, record.log_evidence, record.noise_var / scaling.y_scale**2)
+
+
+# Committees
+
+
+def _described_committee(model: CommitteeModel) -> State:
+    committee = model.committee
+    f, *others = committee.processes
+    noise = others[0] if others else None
+    row, nearest = committee.row, committee.nearest
+    record = schema.Committee(
+        aggregation=schema.Aggregation(
+            name=row.name,
+            weighting=WEIGHTINGS[row.weighting],
+            base_count=BASE_COUNTS[row.base_count],
+            communicates=row.communicates,
+            reference=row.reference,
+        ),
+        experts=[parts.describe_expert(expert) for expert in committee.experts],
+        common=None if committee.common is None else parts.describe_expert(committee.common),
+        noise_mean=None if noise is None else float(noise.mean),
+        skip_tolerance=float(committee.tolerance),
+        nearest=None if nearest is None else _described_nearest(nearest),
+        n_jobs=committee.n_jobs,
+        membership=None if model.members is None else parts.describe_members(model.members),
+    )
+    stream = None
+    if model.innovations.rows and model.members is not None:
+        n_rows = model.members.n_rows
+        stream = parts.describe_stream(model.innovations, model.level, n_rows, n_rows)
+    return {
+        "kernel": kernel_records.describe(f.kernel),
+        "noise_kernel": None if noise is None else kernel_records.describe(noise.kernel),
+        "committee": record,
+        "known_noise": model.known_noise,
+        "stream": stream,
+    }
+
+
+def _described_nearest(nearest: Nearest) -> schema.NearestExperts:
+    centres, metric = parts.to_numpy(nearest.centres), parts.to_numpy(nearest.metric)
+    return schema.NearestExperts(most=nearest.most, centres=centres, metric=metric)
+
+
+def _restored_nearest(record: schema.NearestExperts) -> Nearest:
+    return Nearest(record.most, parts.to_tensor(record.centres), parts.to_tensor(record.metric))
+
+
+def _restored_committee(record: schema.Model, kernel: Kernel, scaling: Scaling, classes: Classes) -> CommitteeModel:
+    found = parts.need(record.committee, "its experts")
+    noise_kernel = None if record.noise_kernel is None else kernel_records.restore(record.noise_kernel, classes)
+    members: tuple[Process, ...] = (Process(kernel),)
+    if noise_kernel is not None:
+        members = (*members, Process(noise_kernel, parts.need(found.noise_mean, "the mean of the noise")))
+    rule = found.aggregation
+    committee = Committee(
+        Aggregation(
+            rule.name,
+            parts.key_of(WEIGHTINGS, rule.weighting),
+            parts.key_of(BASE_COUNTS, rule.base_count),
+            rule.communicates,
+            rule.reference,
+        ),
+        members,
+        [parts.restore_expert(expert, kernel, noise_kernel) for expert in found.experts],
+        None if found.common is None else parts.restore_expert(found.common, kernel, noise_kernel),
+        found.skip_tolerance,
+        found.n_jobs,
+        None if found.nearest is None else _restored_nearest(found.nearest),
+    )
+    held = None if found.membership is None else parts.restore_members(found.membership, committee)
+    noise_var = record.noise_var / scaling.y_scale**2
+    model = CommitteeModel(committee, noise_var, record.log_evidence, bool(record.known_noise), held)
+    if record.stream is None:
+        return model
+    innovations, level = parts.restore_innovations(record.stream), parts.restore_level(record.stream)
+    return replace(model, innovations=innovations, level=level)
+
+
+_DESCRIBED: tuple[tuple[str, type[Any], Callable[[Any], State]], ...] = (
+    (schema.SPARSE, Model, _described_sparse),
+    (schema.LEARNED_NOISE, LearnedNoiseModel, _described_learned_noise),
+    (schema.COMMITTEE, CommitteeModel, _described_committee),
+)
+_RESTORED: Mapping[str, Callable[[schema.Model, Kernel, Scaling, Classes], Any]] = {
+    schema.SPARSE: _restored_sparse,
+    schema.LEARNED_NOISE: _restored_learned_noise,
+    schema.COMMITTEE: _restored_committee,
+}

@@ -1,1 +1,0 @@
-"""Fitted estimators to model files and back."""

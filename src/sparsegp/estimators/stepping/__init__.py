@@ -1,1 +1,0 @@
-"""Fits in steps and under time budgets."""

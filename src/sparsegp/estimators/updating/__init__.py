@@ -1,1 +1,0 @@
-"""Models that take rows in and give them back."""

@@ -1,0 +1,1 @@
+"""From a problem to a model: one pipeline for rows wherever they are."""

@@ -1,0 +1,225 @@
+"""`kernel="auto"`: the kernel that a judge finds best on a few neighbourhoods.
+
+What makes a kernel good: rows predicted from their neighbours, or the bound of experts that learn their noise. Under
+constant noise a rough kernel may be the best way to follow rows that are really noisier than others. A model that
+learns the noise has no need of it, so it asks for the kernel with the highest bound once its noise is learned.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from sparsegp import approximations
+from sparsegp.committee.learned_noise import LearnedNoiseRecipe, LearnedNoiseSpec
+from sparsegp.data import Block, MemoryRows
+from sparsegp.errors import FactorizationError, InputError
+from sparsegp.fit.problem import Start
+from sparsegp.fit.start import OPTIONS, global_start, limits_of
+from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
+from sparsegp.heteroscedastic.start import local_noise_start
+from sparsegp.kernels import Kernel
+from sparsegp.learning import lbfgs, neighbourhoods
+from sparsegp.learning.hyperparameters import Hyperparameters, Limits
+from sparsegp.learning.neighbourhoods import Rounds
+from sparsegp.learning.sum_objective import threaded_sum
+from sparsegp.partition import kernel_metric
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """How kernels are compared.
+
+    `candidates`: a choice cut short has seen the first ones: the kernel that is seldom far off, then a rough and a
+    smooth one. The first kernel finds out in `first_rounds` which columns matter; the others start from its
+    lengthscales, or chance would decide. `least_noise_fraction` is of the noise to start from: rows that are there
+    twice would drive it to nothing, and all kernels to lengthscale zero. Thinned rows have other neighbours, so
+    `most_rows` is as many as the search for neighbours can bear.
+    """
+
+    candidates: tuple[str, ...] = ("matern32", "matern12", "se", "matern52")
+    first_rounds: Rounds = field(
+        default_factory=lambda: Rounds(counts=(8, 8, 8), n_rows=300, iterations=40, n_judged=160, n_neighbours=64)
+    )
+    rounds: Rounds = field(
+        default_factory=lambda: Rounds(counts=(8,), n_rows=300, iterations=20, n_judged=160, n_neighbours=64)
+    )
+    least_noise_fraction: float = 1e-3
+    most_rows: int = 1_000_000
+    budget_fraction: float = 0.2
+    fewest_seconds: float = 4.0
+
+
+def chosen_kernel(
+    start_of: Callable[[str, np.random.Generator], Start],
+    optimizer: str | None,
+    block: Block,
+    rng: np.random.Generator,
+    time_budget: float | None = None,
+    judge: "Judge | None" = None,
+    options: KernelOptions | None = None,
+) -> str:
+    """The name of the best kernel, found in a fraction of the time budget of the whole fit if there is one."""
+    if optimizer is None:
+        raise InputError("kernel='auto' is chosen by learning, and optimizer=None learns nothing: name the kernel.")
+    options = options or KernelOptions()
+    seed = int(rng.integers(2**31))
+    starts = {name: start_of(name, np.random.default_rng(seed)) for name in options.candidates}
+    return best_start(starts, block, rng, time_budget, judge, options)
+
+
+def best_start(
+    starts: dict[str, Start],
+    block: Block,
+    rng: np.random.Generator,
+    time_budget: float | None = None,
+    judge: "Judge | None" = None,
+    options: KernelOptions | None = None,
+) -> str:
+    """The name of the start with the best score. All of them see the same neighbourhoods and the same held-out rows.
+
+    A fraction of the budget of the whole fit goes into it: the first starts are tried, as many as fit; without time to
+    compare two, the first is taken.
+    """
+    options = options or KernelOptions()
+    judge = judge or HeldOutRows(options.rounds.n_neighbours)
+    seconds = np.inf if time_budget is None else options.budget_fraction * time_budget
+    if seconds < options.fewest_seconds:
+        return next(iter(starts))
+    if len(block) > options.most_rows:
+        block = block.take(torch.from_numpy(np.sort(rng.choice(len(block), options.most_rows, replace=False))))
+    seed, begun = int(rng.integers(2**31)), time.perf_counter()
+    first = next(iter(starts.values()))
+    limits = limits_of(block, first.noise_var, options.least_noise_fraction * first.noise_var)
+    common = learned(first, block, limits, np.random.default_rng(seed), options.first_rounds)
+    if time.perf_counter() - begun + judge.fewest_seconds > seconds:
+        return next(iter(starts))
+    judge = judge.prepared(block, common, np.random.default_rng(seed))
+    scores, started = dict[str, float](), time.perf_counter()
+    for name, start in starts.items():
+        now = time.perf_counter()
+        if scores and now - begun + (now - started) / len(scores) > seconds:
+            break
+        again = np.random.default_rng(seed)
+        scores[name] = judge.score(
+            learned(_at_values_of(common, start), block, limits, again, options.rounds), block, again
+        )
+    return max(scores, key=lambda name: scores[name])
+
+
+def _at_values_of(common: Hyperparameters, start: Start) -> Start:
+    """The same kind of kernel with the variance, lengthscales and noise of another."""
+    kernel = deepcopy(start.kernel)
+    kernel.load_state_dict(common.kernel.state_dict())
+    return Start(kernel, float(common.noise_var))
+
+
+# Kernels differ by hundredths of the log density, rows by several: it takes many of them to tell kernels apart.
+N_JUDGED = 1000
+N_CELLS, CELL_ROWS = 8, 300
+ITERATIONS, TOLERANCE = 20, 1e-5
+
+
+class Judge(Protocol):
+    """Gives a learned kernel its score."""
+
+    @property
+    def fewest_seconds(self) -> float:
+        """What a comparison of two kernels takes."""
+
+    def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "Judge":
+        """With everything that does not depend on the kernel; `common` has the lengthscales that all start from."""
+
+    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> float:
+        """The more, the better; minus infinity where the kernel is of no use."""
+
+
+@dataclass(frozen=True)
+class HeldOutRows:
+    """For constant noise: the mean log density of held-out rows given their neighbours."""
+
+    n_neighbours: int
+
+    @property
+    def fewest_seconds(self) -> float:
+        return 2.0
+
+    def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "HeldOutRows":
+        return self
+
+    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> float:
+        judged = torch.from_numpy(rng.choice(len(block), min(N_JUDGED, len(block)), replace=False))
+        try:
+            with torch.no_grad():
+                return neighbourhoods.held_out_log_density(block, hyper, judged, self.n_neighbours)
+        except FactorizationError:
+            return -np.inf
+
+
+@dataclass(frozen=True)
+class LearnedNoise:
+    """For noise that is learned: the bound of exact experts on a few cells, after kernel and noise were learned there.
+
+    The bound counts what the noise explains and what it costs, and holds no rows out. `inducing_per_row`: how fine the
+    noise process of the model will be.
+    """
+
+    noise_kernel: Kernel
+    inducing_per_row: float
+    cells: MemoryRows | None = None
+    least_noise_var: float = 0.0
+
+    @property
+    def fewest_seconds(self) -> float:
+        return 10.0
+
+    def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "LearnedNoise":
+        metric = kernel_metric(common.kernel, block.X.shape[1]).to(block.X)
+        found = neighbourhoods.neighbourhoods(block, metric, N_CELLS, CELL_ROWS, rng)
+        smooth = global_start(block, Start(deepcopy(common.kernel), float(common.noise_var)), "lbfgs", rng)
+        cells = MemoryRows(Block.concat(found), torch.tensor([0, *map(len, found)]).cumsum(0))
+        return replace(self, cells=cells, least_noise_var=OPTIONS.least_noise_fraction * smooth.noise_var)
+
+    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> float:
+        assert self.cells is not None
+        noise_var = max(float(hyper.noise_var), self.least_noise_var)
+        limits = limits_of(block, noise_var, self.least_noise_var)
+        try:
+            noise_kernel = deepcopy(self.noise_kernel)
+            start = local_noise_start(self.cells, hyper.kernel, noise_var, noise_kernel, limits, rng)
+            specs = self._specs(self.cells, hyper.kernel, start.kernel, limits, rng)
+            first = block.X[:1]
+            joint = JointHyperparameters(hyper.kernel, first, start.kernel, first, start.mean, learn_inducing=False)
+            objective = threaded_sum(specs, joint)
+            return lbfgs.maximize(objective, joint, limits, max_iterations=ITERATIONS, tolerance=TOLERANCE).objective
+        except FactorizationError:
+            return -np.inf
+
+    def _specs(
+        self, cells: MemoryRows, kernel: Kernel, noise_kernel: Kernel, limits: Limits, rng: np.random.Generator
+    ) -> list[LearnedNoiseSpec]:
+        blocks = list(cells.blocks())
+        n_noise_inducing = max(1, round(self.inducing_per_row * len(blocks[0])))
+        exact = approximations.get("exact")
+        recipe = LearnedNoiseRecipe(exact, 1, n_noise_inducing, "kmeans", kernel, noise_kernel, limits.noise_var, rng)
+        return [recipe.spec(block) for block in blocks]
+
+
+def learned(
+    start: Start, block: Block, limits: Limits, rng: np.random.Generator, rounds: neighbourhoods.Rounds
+) -> Hyperparameters:
+    """Kernel and constant noise from neighbourhoods, in place; from where they are if that fails."""
+    hyper = Hyperparameters(
+        start.kernel, start.noise_var, block.X[:1], learn_noise=block.noise_var is None, learn_inducing=False
+    )
+    with suppress(FactorizationError):
+        neighbourhoods.learn(block, hyper, limits, optimizer="lbfgs", rng=rng, rounds=rounds)
+    hyper.clear_gradient()
+    return hyper

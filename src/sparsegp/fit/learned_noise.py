@@ -1,0 +1,195 @@
+"""Fits of models that learn how their noise varies: a start with constant noise, then f and g together."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from sparsegp import inducing
+from sparsegp.data import MemoryRows, Rows
+from sparsegp.fit.blocking import arranged
+from sparsegp.fit.budget import Budget
+from sparsegp.fit.kept import KeptRows
+from sparsegp.fit.model import Found, LearnedNoiseModel, Model
+from sparsegp.fit.problem import NoiseSpec, Problem, Start
+from sparsegp.fit.start import learned_noise_start, limits_of
+from sparsegp.heteroscedastic import learning, stochastic
+from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
+from sparsegp.heteroscedastic.learning import Inferred
+from sparsegp.heteroscedastic.process import NoiseProcess
+from sparsegp.heteroscedastic.start import NoiseStart, local_noise_start, noise_start
+from sparsegp.learning.deadline import Deadline, is_over
+from sparsegp.learning.hyperparameters import Limits
+from sparsegp.learning.recorder import LearningResult, LearningStep
+from sparsegp.local_posterior import LocalPosterior
+from sparsegp.posterior import InducingPosterior
+
+ALL_ROWS = "all rows were visited"
+
+
+@dataclass(frozen=True)
+class Fractions:
+    """Of a budget, by whose ends the global start, the local start and the hyper-parameters are learned; the rest is
+    for inference."""
+
+    global_start: float = 0.1
+    start: float = 0.35
+    learning: float = 0.75
+
+
+FRACTIONS = Fractions()
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What the two ways of inference need."""
+
+    problem: Problem
+    rows: Rows
+    noise: NoiseSpec
+    limits: Limits
+    learn_until: Deadline | None
+    infer_until: Deadline | None
+
+
+@dataclass(frozen=True)
+class ExpectedNoise:
+    """Task of a pass: the sum over rows of E exp(g)."""
+
+    process: NoiseProcess
+
+    def __call__(self, rows: MemoryRows) -> float:
+        mean, var = self.process.predict(rows.all.X)
+        return float(torch.exp(mean + 0.5 * var).sum())
+
+
+def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[LearnedNoiseModel, dict[str, Any]]:
+    noise = problem.noise
+    assert noise is not None
+    start = _started(problem, rows, budget)
+    problem = replace(problem, start=start)
+    n_blocks = problem.wanted_blocks(len(rows))
+    in_order, blocking = arranged(problem.approx, rows, start.kernel, n_blocks, problem.labels, problem.rng)
+    limits = limits_of(rows.sample.all, start.noise_var, start.least_noise_var)
+    task = _Task(problem, in_order, noise, limits, budget.deadline(FRACTIONS.learning), budget.deadline(1.0))
+    inferred, stages = _FITTERS[noise.inference](task, _noise_start(task))
+    for parameter in (*inferred.state.prior.kernel.parameters(), *inferred.process.prior.kernel.parameters()):
+        parameter.grad = None
+    kept = None
+    if isinstance(inferred.posterior, LocalPosterior) and isinstance(in_order, MemoryRows):
+        kept = KeptRows.of(inferred.posterior.rows, in_order.serials)
+    prior, n = inferred.state.prior, len(rows)
+    mean = Model(
+        problem.approx,
+        prior.kernel,
+        float(prior.noise_var),
+        prior.inducing,
+        inferred.state,
+        Found(inferred.posterior, inferred.bound),
+        blocking,
+        kept,
+        known_noise=True,
+        n_arrived=n,
+        n_rows=n,
+    )
+    noise_var = in_order.sum(ExpectedNoise(inferred.process)) / n
+    return LearnedNoiseModel(mean, inferred.process, inferred.bound, noise_var), {
+        "stages": [*start.stages, *stages],
+        "jitter": inferred.jitter,
+        "inference_seconds": inferred.seconds,
+        "evaluations": sum(stage.evaluations for stage in (*start.stages, *stages)) + inferred.ascent_evaluations,
+        **({} if blocking is None else {"n_blocks": blocking.n_blocks}),
+        **in_order.report(),
+    }
+
+
+def _started(problem: Problem, rows: Rows, budget: Budget) -> Start:
+    """From constant noise, from the sample."""
+    if problem.optimizer is None:
+        return problem.start
+    start_until, global_until = budget.deadline(FRACTIONS.start), budget.deadline(FRACTIONS.global_start)
+
+    def stops(step: LearningStep) -> bool:
+        return problem.on_step is not None and problem.on_step(step)
+
+    return learned_noise_start(
+        rows.sample.all,
+        problem.start,
+        "lbfgs",
+        problem.rng,
+        lambda step: stops(step) or is_over(start_until),
+        local=problem.approx.by_block,
+        on_global_step=lambda step: stops(step) or is_over(global_until),
+    )
+
+
+def _noise_start(task: _Task) -> NoiseStart:
+    """From residuals of the homoscedastic start, unless everything is given."""
+    problem, noise, start = task.problem, task.noise, task.problem.start
+    if problem.optimizer is None:
+        return NoiseStart(noise.kernel, math.log(start.noise_var) if noise.mean is None else noise.mean)
+    given = start.kernel, start.noise_var, noise.kernel, task.limits, problem.rng
+    if problem.approx.by_block:
+        found = local_noise_start(task.rows, *given)
+    else:
+        found = noise_start(task.rows.sample.all, *given)
+    return found if noise.mean is None else replace(found, mean=noise.mean)
+
+
+def _hyperparameters(task: _Task, start: NoiseStart) -> JointHyperparameters:
+    """With as many inducing inputs as rows the approximation is exact already and moving them gains nothing."""
+    problem, noise, block = task.problem, task.noise, task.rows.sample.all
+    kernel, rng = problem.start.kernel, problem.rng
+    of_f = inducing.select_inducing(problem.inducing, kernel, block.X, problem.n_inducing, rng, block.weight)
+    of_g = inducing.select_inducing(noise.inducing, start.kernel, block.X, noise.n_inducing, rng, block.weight)
+    learned = problem.learn_inducing and of_f.shape[0] < len(task.rows)
+    return JointHyperparameters(kernel, of_f, start.kernel, of_g, start.mean, learn_inducing=learned)
+
+
+Fit = tuple[Inferred, list[LearningResult]]
+
+
+def _exact(task: _Task, start: NoiseStart) -> Fit:
+    problem, hyper = task.problem, _hyperparameters(task, start)
+    if problem.optimizer is None:
+        return _inferred(task, hyper, None), []
+    stages, q = learning.learn(
+        task.rows,
+        problem.approx,
+        hyper,
+        task.limits,
+        rng=problem.rng,
+        on_step=problem.on_step,
+        deadline=task.learn_until,
+    )
+    return _inferred(task, hyper, q), stages
+
+
+def _inferred(task: _Task, hyper: JointHyperparameters, q: InducingPosterior | None) -> Inferred:
+    problem = task.problem
+    return learning.infer(task.rows, problem.approx, hyper, task.limits, q, rng=problem.rng, deadline=task.infer_until)
+
+
+def _stochastic(task: _Task, start: NoiseStart) -> Fit:
+    problem, noise, hyper = task.problem, task.noise, _hyperparameters(task, start)
+    if problem.optimizer is None:
+        for parameter in hyper.parameters():
+            parameter.requires_grad_(False)
+    q, result = stochastic.learn(
+        task.rows,
+        problem.approx,
+        hyper,
+        task.limits,
+        batch_size=noise.batch_size,
+        n_steps=noise.n_steps,
+        rng=problem.rng,
+        on_step=problem.on_step,
+        deadline=task.learn_until,
+    )
+    return _inferred(task, hyper, q), [result]
+
+
+_FITTERS: Mapping[str, Callable[[_Task, NoiseStart], Fit]] = {"exact": _exact, "stochastic": _stochastic}
+INFERENCES = tuple(_FITTERS)

@@ -1,0 +1,548 @@
+"""The one way from a problem to a model: a first model at once where somebody waits, then learning and inference that
+publish better ones, within a budget, from rows wherever they are."""
+
+import copy
+import math
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsegp import inducing, linalg
+from sparsegp.approximations import Family
+from sparsegp.data import BlockSource, MemoryRows, Rows
+from sparsegp.engines import anytime_run, batch, stopping
+from sparsegp.engines.anytime import Reading
+from sparsegp.engines.divergence import uncollapsed_objective
+from sparsegp.fit import affordable, committees, dense, learned_noise
+from sparsegp.fit.blocking import Blocking, arranged
+from sparsegp.fit.budget import Budget
+from sparsegp.fit.committee_model import CommitteeModel
+from sparsegp.fit.kept import KeptRows
+from sparsegp.fit.model import Found, LearnedNoiseModel, Model
+from sparsegp.fit.problem import INTERRUPTED, Problem
+from sparsegp.fit.start import limits_of, local_start, until_interrupted
+from sparsegp.fit.stepwise import stepwise
+from sparsegp.learning.deadline import Deadline
+from sparsegp.learning.hyperparameters import Hyperparameters
+from sparsegp.learning.progressive import AUTO, BLOCKS, learn
+from sparsegp.learning.recorder import LearningResult, LearningStep
+from sparsegp.local_posterior import LocalPosterior, make_posterior
+from sparsegp.posterior import InducingPosterior, LatentPosterior, SparsePosterior
+from sparsegp.prior import SparsePrior
+
+LEARNING = "learning"
+INFERENCE = "inference"
+ONE_PASS = "one pass over all rows: the result is exact"
+STOPPED = "stopped by a callback"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a fit stands after a published step.
+
+    `seconds` is the time worked since the call, without that of the reader and of scoring. `rows_seen` and `fraction`
+    say how many rows, and which part of all, are behind the present posterior. `log_evidence` is the estimate for all
+    rows. `error` is the sampling error that unseen rows leave in the predictive mean, relative to the predictive std,
+    at the worst of some probes (None: not known yet). `scores` are rmse and nlpd on the validation set. `stage` is
+    "learning" or "inference". The last Progress has a `reason`. `model` and `info` are what the fit has come to.
+    """
+
+    step: int
+    seconds: float
+    rows_seen: float
+    fraction: float
+    log_evidence: float
+    error: float | None
+    stage: str
+    scores: dict[str, float] = field(default_factory=dict)
+    reason: str | None = None
+    is_exact: bool = field(default=False, repr=False)
+    model: Any = field(default=None, repr=False, compare=False)
+    info: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+def fit(
+    problem: Problem, rows: Rows, budget: Budget
+) -> tuple[Model | LearnedNoiseModel | CommitteeModel, dict[str, Any]]:
+    """The model that the fit ends with, and the record of how it came about."""
+    *_, last = steps(problem, rows, budget)
+    return last.model, last.info
+
+
+def steps(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
+    """Models that get better; the last one has a reason."""
+    if problem.committee is not None:
+        return _committee(problem, rows, budget)
+    if problem.noise is not None:
+        return _with_learned_noise(problem, rows, budget)
+    if problem.approx.family is Family.INDUCING:
+        return _Fit(problem, rows, budget).models()
+    return _dense(problem, rows, budget)
+
+
+def _dense(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
+    """Models without statistics: learning ends early enough for the posterior, and there is one model to publish."""
+    deadline = budget.learning_deadline(0, (1.0 - problem.steps.dense_fraction) * budget.remaining)
+    model, learning, info = dense.fit(problem, dense.in_memory(problem.approx, rows), deadline)
+    _propagate_interrupt(learning, problem)
+    reason = _reason(learning, budget, ONE_PASS)
+    yield _progress(model, info, info["evaluations"], rows.total_weight, 1.0, budget, error=0.0, reason=reason)
+
+
+def _committee(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
+    """All experts are needed for a forecast: one model to publish."""
+    model, learning, info = committees.fit(problem, rows, budget)
+    reason = _reason(learning, budget, learned_noise.ALL_ROWS)
+    yield _progress(model, info, info["evaluations"], rows.total_weight, 1.0, budget, error=0.0, reason=reason)
+
+
+def _reason(learning: list[LearningResult], budget: Budget, usual: str) -> str:
+    """Why a fit with a single model ended."""
+    if learning and learning[-1].reason == INTERRUPTED:
+        return INTERRUPTED
+    is_short = budget.remaining < 0.0 and sum(stage.evaluations for stage in learning) < 2
+    return anytime_run.TOO_SHORT if is_short else usual
+
+
+def _with_learned_noise(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
+    """Learned noise needs all rows for its posterior: one model to publish."""
+    model, info = learned_noise.fit(problem, rows, budget)
+    reason = learned_noise.ALL_ROWS
+    yield _progress(model, info, info["evaluations"], rows.total_weight, 1.0, budget, error=0.0, reason=reason)
+
+
+def _progress(
+    model: Model | LearnedNoiseModel | CommitteeModel,
+    info: dict[str, Any],
+    step: int,
+    rows_seen: float,
+    fraction: float,
+    budget: Budget,
+    *,
+    stage: str = INFERENCE,
+    error: float | None = None,
+    is_exact: bool = True,
+    reason: str | None = None,
+) -> Progress:
+    return Progress(
+        step,
+        budget.used,
+        rows_seen,
+        fraction,
+        model.log_evidence,
+        error,
+        stage,
+        reason=reason,
+        is_exact=is_exact,
+        model=model,
+        info=info,
+    )
+
+
+def _propagate_interrupt(learning: list[LearningResult], problem: Problem) -> None:
+    """A reader who pressed Ctrl-C wants to hear of it; `fit` keeps the model."""
+    if problem.steps.watched and learning and learning[-1].reason == INTERRUPTED:
+        raise KeyboardInterrupt
+
+
+def select_inducing(problem: Problem, rows: MemoryRows, rng: np.random.Generator) -> Tensor:
+    block = rows.all
+    X, kernel = block.X.to(torch.float64), problem.start.kernel
+    return inducing.select_inducing(problem.inducing, kernel, X, problem.n_inducing, rng, block.weight)
+
+
+def starting_hyperparameters(problem: Problem, rows: Rows, chosen: Tensor) -> Hyperparameters:
+    # As many inducing inputs as rows: the approximation is exact already and moving them gains nothing.
+    worthwhile = problem.learn_inducing and chosen.shape[0] < len(rows)
+    learn_noise = rows.least_noise_var is None
+    start = problem.start
+    return Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=learn_noise, learn_inducing=worthwhile)
+
+
+def optimizer_within(deadline: Deadline | None, problem: Problem, n_rows: int) -> str:
+    """Evaluations by blocks are long: where the time has too few, steps from single blocks (decisions/0010).
+
+    A checkpoint keeps evaluations of the whole objective, so it goes with those.
+    """
+    assert problem.optimizer is not None
+    if problem.optimizer != AUTO or deadline is None or not problem.approx.by_block or problem.checkpoint is not None:
+        return problem.optimizer
+    enough = deadline.allows(BLOCKS.stages(n_rows)[-1], problem.steps.enough_evaluations)
+    return "lbfgs" if enough else "ngd"
+
+
+@dataclass(frozen=True)
+class _Arranged:
+    """A problem with its rows in blocks (where it has them), which may be a part of `total` weighted rows."""
+
+    problem: Problem
+    rows: Rows
+    blocking: Blocking | None
+    n_all: int
+    total: float
+
+    def model(
+        self, hyper: Hyperparameters, posterior: LatentPosterior, evidence: float, state: batch.BatchState | None
+    ) -> Model:
+        """`state` None: the posterior rests on a part of the rows."""
+        hyper.clear_gradient()
+        problem, rows = self.problem, self.rows
+        known = rows.mean_noise_var
+        kept, found = None, Found(posterior, evidence)
+        if state is not None and isinstance(rows, MemoryRows):
+            kept = _kept(problem, rows)
+            if kept is not None and isinstance(posterior, LocalPosterior):
+                found = Found(replace(posterior, rows=kept), evidence)
+        return Model(
+            problem.approx,
+            hyper.kernel,
+            float(hyper.noise_var) if known is None else known,
+            hyper.inducing.detach(),
+            state,
+            found,
+            self.blocking,
+            kept,
+            known_noise=known is not None,
+            window=problem.window,
+            n_arrived=self.n_all,
+            n_rows=self.n_all,
+        )
+
+    def info(self, learning: list[LearningResult], jitter: float, inference_seconds: float) -> dict[str, Any]:
+        blocks = {} if self.blocking is None else {"n_blocks": self.blocking.n_blocks}
+        return {**learning_report(learning, jitter, inference_seconds), **blocks, **self.rows.report()}
+
+
+def _kept(problem: Problem, rows: MemoryRows) -> KeptRows | None:
+    """Rows that updates will need: those of a local model, block by block, and those of a window."""
+    if problem.approx.is_local:
+        return KeptRows.of(rows, rows.serials)
+    if problem.window is None:
+        return None
+    if problem.approx.by_block:
+        return KeptRows.of(rows, rows.serials)
+    return KeptRows.last(rows.all, problem.window)
+
+
+def learning_report(learning: list[LearningResult], jitter: float, inference_seconds: float) -> dict[str, Any]:
+    return {
+        "jitter": jitter,
+        "inference_seconds": inference_seconds,
+        "learning_seconds": sum(stage.seconds for stage in learning),
+        "evaluations": sum(stage.evaluations for stage in learning),
+        "stages": learning,
+    }
+
+
+class _Sketcher:
+    """Models from about `most_rows` of the rows (whole blocks where there are blocks), chosen once, for any
+    hyper-parameters. Costs are measured: `seconds` of the last sketch, and the seconds a row in the budget."""
+
+    def __init__(self, arranged_: _Arranged, most_rows: int, budget: Budget, rng: np.random.Generator) -> None:
+        self.arranged, self.budget = arranged_, budget
+        rows, by_block = arranged_.rows, arranged_.problem.approx.by_block
+        self.rows = rows if most_rows >= len(rows) else next(rows.parts([most_rows], rng, by_block=by_block))
+        self.seconds = 0.0
+
+    def model(self, hyper: Hyperparameters, learning: list[LearningResult], step: int, stage: str) -> Progress:
+        arranged_, clock = self.arranged, self.budget.clock
+        started = clock()
+        own = copy.deepcopy(hyper)
+        prior = own.prior(arranged_.problem.approx)
+        before, total = clock(), arranged_.total
+        seen = batch.statistics_of(prior, self.rows)
+        self.budget.row_seconds = (clock() - before) / len(self.rows)
+        of_all = total / seen.n_rows * seen
+        is_seen = arranged_.problem.steps.reading is Reading.SEEN
+        q = InducingPosterior.from_statistics(seen if is_seen else of_all)
+        is_exact = len(self.rows) == arranged_.n_all
+        posterior = _posterior(prior, q, arranged_.rows)
+        state = batch.BatchState(prior, seen) if is_exact else None
+        model = arranged_.model(own, posterior, uncollapsed_objective(of_all, q), state)
+        info = arranged_.info(learning, prior.Luu.jitter, clock() - started)
+        self.seconds = clock() - started
+        part = seen.n_rows / total
+        return _progress(model, info, step, seen.n_rows, part, self.budget, stage=stage, is_exact=is_exact)
+
+
+def _posterior(prior: SparsePrior, q: InducingPosterior, rows: Rows) -> LatentPosterior:
+    return make_posterior(prior, q, rows.store()) if prior.row.is_local else SparsePosterior(prior, q)
+
+
+class _Fit:
+    """One fit of a model with inducing inputs."""
+
+    def __init__(self, problem: Problem, rows: Rows, budget: Budget) -> None:
+        self.problem, self.rows, self.budget, self.options = problem, rows, budget, problem.steps
+        self.rng = problem.rng.spawn(1)[0]
+        self.steps = 0
+        self.next_publication = 0.0
+        self.select_row_seconds = 0.0
+
+    def models(self) -> Generator[Progress]:
+        first, problem, rows = None, self.problem, self.rows
+        if self._wants_first_model:
+            first = self._first_model()
+            yield first
+            if first.reason is not None:
+                return
+            reached = affordable.rows_in_blocks(problem, rows, self.budget, self._first_rows)
+            if reached < len(rows):
+                problem, rows = affordable.sampled(problem, rows, reached, self.rng)
+        if problem.starts_locally and affordable.worth_a_local_start(self.budget):
+            problem = self._started_locally(problem, rows)
+        arranged_ = self._arranged(problem, rows)
+        sketcher = _Sketcher(arranged_, self.options.sketch_rows, self.budget, self.rng)
+        hyper = starting_hyperparameters(problem, arranged_.rows, self._inducing(arranged_, first))
+        learning = yield from self._learned(arranged_, hyper, sketcher)
+        yield from self._inferred(arranged_, hyper, learning, sketcher, first)
+
+    @property
+    def _wants_first_model(self) -> bool:
+        if self.budget.limited:
+            return True
+        return self.options.watched and (self.problem.optimizer is not None or len(self.rows) > self.options.first_rows)
+
+    @property
+    def _first_rows(self) -> int:
+        first = self.options.first_rows
+        return max(first, 2 * self.problem.n_inducing) if isinstance(self.problem.inducing, str) else first
+
+    def _arranged(self, problem: Problem, rows: Rows) -> _Arranged:
+        n_blocks = problem.wanted_blocks(len(rows))
+        in_order, blocking = arranged(problem.approx, rows, problem.start.kernel, n_blocks, problem.labels, problem.rng)
+        return _Arranged(problem, in_order, blocking, len(self.rows), self.rows.total_weight)
+
+    def _first_model(self) -> Progress:
+        """From the starting values and a sample of the rows, with blocks and inducing inputs of the sample."""
+        problem, rows = affordable.sampled(self.problem, self.rows, self._first_rows, self.rng)
+        arranged_ = self._arranged(replace(problem, rng=self.rng), rows)
+        started = self.budget.clock()
+        chosen = select_inducing(problem, arranged_.rows.sample, self.rng)
+        self.select_row_seconds = (self.budget.clock() - started) / len(rows)
+        sketcher = _Sketcher(arranged_, self._first_rows, self.budget, self.rng)
+        hyper = starting_hyperparameters(problem, rows, chosen)
+        first = sketcher.model(hyper, [], 1, LEARNING)
+        self.steps = 1
+        self._schedule()
+        if self.problem.optimizer is None and first.is_exact:
+            return replace(first, stage=INFERENCE, error=0.0, reason=anytime_run.EXACT)
+        return replace(first, reason=anytime_run.TOO_SHORT) if self.budget.remaining < sketcher.seconds else first
+
+    def _schedule(self) -> None:
+        self.next_publication = self.options.publish_ratio * self.budget.used
+
+    def _started_locally(self, problem: Problem, rows: Rows) -> Problem:
+        """Within half of the time that is left for learning; nothing is published before there are blocks."""
+        assert problem.optimizer is not None
+        until, asked = self.budget.used + 0.5 * self.budget.remaining, False
+
+        def on_step(step: LearningStep) -> bool:
+            nonlocal asked
+            self.steps += 1
+            asked = asked or self._asked_to_stop(step)
+            return asked or self.budget.used > until
+
+        start = local_start(rows.sample.all, problem.start, problem.optimizer, problem.rng, on_step)
+        _propagate_interrupt(list(start.stages), problem)
+        # a start that was short of time is no reason not to learn
+        return replace(problem, start=start if asked else start.going_on())
+
+    def _asked_to_stop(self, step: LearningStep) -> bool:
+        return self.problem.on_step is not None and self.problem.on_step(step)
+
+    def _inducing(self, arranged_: _Arranged, first: Progress | None) -> Tensor:
+        rows, problem = arranged_.rows.sample, arranged_.problem
+        if first is None or not self.budget.limited or not isinstance(problem.inducing, str):
+            return select_inducing(problem, rows, problem.rng)
+        n = affordable.rows_to_select_from(self.budget, self.select_row_seconds)
+        if n >= len(rows):
+            return select_inducing(problem, rows, problem.rng)
+        if n < 2 * self._first_rows:
+            chosen: Tensor = first.model.inducing
+            return chosen
+        index = problem.rng.choice(len(rows), int(n), replace=False)
+        return select_inducing(problem, rows.subset(torch.from_numpy(np.sort(index))), problem.rng)
+
+    def _learned(
+        self, arranged_: _Arranged, hyper: Hyperparameters, sketcher: _Sketcher
+    ) -> Generator[Progress, None, list[LearningResult]]:
+        problem, rows = arranged_.problem, arranged_.rows
+        before = list(problem.start.stages)
+        if problem.optimizer is None or problem.start.stopped:
+            return before
+        deadline = self.budget.learning_deadline(len(rows), sketcher.seconds)
+        optimizer = optimizer_within(deadline, problem, len(rows))
+        limits = limits_of(rows.sample.all, problem.start.noise_var)
+
+        def climb(report: Callable[[LearningStep], bool]) -> list[LearningResult]:
+            def on_step(step: LearningStep) -> bool:
+                self.steps += 1
+                return self._asked_to_stop(step) or report(step)
+
+            given: dict[str, Any] = {"on_step": on_step, "deadline": deadline, "checkpoint": problem.checkpoint}
+            with linalg.flushed_denormals():
+                return until_interrupted(
+                    lambda: learn(rows, problem.approx, hyper, limits, optimizer=optimizer, rng=problem.rng, **given)
+                )
+
+        results = (yield from self._shown(climb, hyper, sketcher)) if self.options.watched else climb(lambda _: False)
+        if deadline is not None:
+            self.budget.learned(deadline)
+        return before + results
+
+    def _shown(
+        self,
+        climb: Callable[[Callable[[LearningStep], bool]], list[LearningResult]],
+        hyper: Hyperparameters,
+        sketcher: _Sketcher,
+    ) -> Generator[Progress, None, list[LearningResult]]:
+        """Learning with a sketch published now and then."""
+        reports = stepwise(climb)
+        try:
+            while True:
+                try:
+                    next(reports)
+                except StopIteration as end:
+                    results: list[LearningResult] = end.value
+                    return results
+                if self.budget.used >= self.next_publication:
+                    yield replace(sketcher.model(hyper, [], self.steps, LEARNING), error=None)
+                    self._schedule()
+        finally:
+            reports.close()
+
+    def _inferred(
+        self,
+        arranged_: _Arranged,
+        hyper: Hyperparameters,
+        learning: list[LearningResult],
+        sketcher: _Sketcher,
+        first: Progress | None,
+    ) -> Generator[Progress]:
+        rows = arranged_.rows
+        fits = self.budget.pass_seconds(len(rows)) < self.budget.remaining
+        if len(rows) < arranged_.n_all:
+            yield self._subset_model(arranged_, hyper, learning)
+        elif learning and learning[-1].reason == INTERRUPTED:
+            yield replace(sketcher.model(hyper, learning, self.steps, INFERENCE), reason=INTERRUPTED)
+        elif self.options.exact_pass and fits:
+            yield self._exact_model(arranged_, hyper, learning)
+        elif self.options.exact_pass and rows.largest_part < len(rows):
+            # a pass is the only way to all rows, and there is no time for one
+            yield self._subset_model(replace(arranged_, rows=rows.sample), hyper, learning)
+        else:
+            yield from self._anytime_models(arranged_, hyper, learning, sketcher, first)
+
+    def _subset_model(self, arranged_: _Arranged, hyper: Hyperparameters, learning: list[LearningResult]) -> Progress:
+        """The budget did not reach all rows: as many of those arranged as it allows."""
+        affords = self.options.subset_fraction * max(0.0, self.budget.remaining) / max(self.budget.row_seconds, 1e-12)
+        n = int(min(max(affords, self.options.first_rows), len(arranged_.rows)))
+        model = _Sketcher(arranged_, n, self.budget, self.rng).model(hyper, learning, self.steps + 1, INFERENCE)
+        return replace(model, reason=anytime_run.TIME_IS_UP)
+
+    def _exact_model(self, arranged_: _Arranged, hyper: Hyperparameters, learning: list[LearningResult]) -> Progress:
+        prior = hyper.prior(arranged_.problem.approx)
+        state, posterior, found = batch.infer(prior, arranged_.rows)
+        model = arranged_.model(hyper, posterior, found.log_evidence, state)
+        info = arranged_.info(learning, found.jitter, found.seconds)
+        return _progress(model, info, self.steps + 1, arranged_.total, 1.0, self.budget, error=0.0, reason=ONE_PASS)
+
+    def _anytime_models(
+        self,
+        arranged_: _Arranged,
+        hyper: Hyperparameters,
+        learning: list[LearningResult],
+        sketcher: _Sketcher,
+        before: Progress | None,
+    ) -> Generator[Progress]:
+        """Blocks folded in one by one; a model with fewer rows than the one before it is not published."""
+        if learning and (self.options.watched or self.budget.limited):
+            before = self._last_sketch(hyper, learning, sketcher)
+            yield before
+            if before.reason is not None:
+                return
+        for snapshot in self._run_blocks(arranged_, hyper):
+            progress = self._of_snapshot(arranged_, hyper, learning, snapshot)
+            if before is not None and progress.rows_seen < before.rows_seen:
+                if progress.reason is None:
+                    continue
+                progress = replace(before, reason=anytime_run.TIME_IS_UP)
+            if progress.reason is None and self._asked_to_stop(_as_step(progress, self.budget)):
+                yield replace(progress, reason=STOPPED)
+                return
+            yield progress
+
+    def _last_sketch(self, hyper: Hyperparameters, learning: list[LearningResult], sketcher: _Sketcher) -> Progress:
+        """The first model after learning; the only one if it has all rows, or if there is no time for more."""
+        sketch = sketcher.model(hyper, learning, self.steps, INFERENCE)
+        if sketch.is_exact:
+            return replace(sketch, error=0.0, reason=anytime_run.EXACT)
+        return replace(sketch, reason=anytime_run.TIME_IS_UP) if self.budget.remaining < sketcher.seconds else sketch
+
+    def _run_blocks(self, arranged_: _Arranged, hyper: Hyperparameters) -> Iterator[anytime_run.Snapshot]:
+        """One epoch at the most, from the rows' own blocks or from random ones; exact after its last step."""
+        options, rows, approx = self.options, arranged_.rows, arranged_.problem.approx
+        prior = hyper.prior(approx)
+        usual = len(rows) // options.usual_steps
+        block_rows = min(options.most_block_rows, max(options.fewest_block_rows, usual))
+        source = rows.draws(block_rows, self.rng, by_block=approx.by_block)
+        run_options = anytime_run.Options(
+            blocks_per_step=source.per_step,
+            reading=options.reading,
+            seconds=max(self.budget.remaining, 1e-9) if self.budget.limited else None,
+            tolerance=options.stop_error,
+        )
+        wanted = options.watched or options.stop_error is not None
+        probes = self._probes(prior, source) if wanted else None
+        return anytime_run.run(prior, source, run_options, rng=self.rng, probes=probes, clock=self.budget.clock)
+
+    def _probes(self, prior: SparsePrior, source: BlockSource) -> stopping.ProbePoints:
+        """Some training inputs, from few blocks, because local models have to prepare every block they visit."""
+        order = self.rng.permutation(source.n_blocks).tolist()
+        filled = [k for k in order if source.sizes[k] > 0][: self.options.probed_blocks]
+        parts = [(k, source.block(k).take(slice(0, self.options.n_probes // len(filled)))) for k in filled]
+        labels = torch.cat([torch.full((len(part),), k) for k, part in parts])
+        noise = torch.cat([prior.row_noise(part) for _, part in parts])
+        X = torch.cat([part.X for _, part in parts])
+        return stopping.ProbePoints(X, labels if prior.row.is_local else None, noise)
+
+    def _of_snapshot(
+        self,
+        arranged_: _Arranged,
+        hyper: Hyperparameters,
+        learning: list[LearningResult],
+        snapshot: anytime_run.Snapshot,
+    ) -> Progress:
+        prior = snapshot.posterior.prior
+        is_exact = snapshot.reason == anytime_run.EXACT
+        state = batch.BatchState(prior, snapshot.state.seen) if is_exact else None
+        model = arranged_.model(hyper, _lasting(snapshot, arranged_.rows), snapshot.log_evidence, state)
+        return _progress(
+            model,
+            arranged_.info(learning, prior.Luu.jitter, snapshot.seconds),
+            self.steps + snapshot.step,
+            snapshot.rows_seen,
+            snapshot.fraction,
+            self.budget,
+            error=snapshot.error if snapshot.error is not None and math.isfinite(snapshot.error) else None,
+            is_exact=is_exact,
+            reason=snapshot.reason,
+        )
+
+
+def _lasting(snapshot: anytime_run.Snapshot, rows: Rows) -> LatentPosterior:
+    """A local posterior refers to the rows themselves and keeps the blocks it has prepared; others, when the run is
+    over, prepare for many predictions."""
+    posterior = snapshot.posterior
+    if isinstance(posterior, LocalPosterior):
+        return replace(posterior, rows=rows.store())
+    return posterior if snapshot.reason is None else SparsePosterior(posterior.prior, snapshot.q)
+
+
+def _as_step(progress: Progress, budget: Budget) -> LearningStep:
+    return LearningStep(progress.log_evidence, max(1, round(progress.rows_seen)), progress.step, budget.used)

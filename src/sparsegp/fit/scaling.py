@@ -1,0 +1,94 @@
+"""Standardisation of inputs and targets: models work on zero mean and unit scale, users see their own units."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sparsegp.kernels import Kernel
+from sparsegp.sources import Batch, Moments
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """x' = (x - x_mean)/x_scale, y' = (y - y_mean)/y_scale. Constant columns keep the scale 1."""
+
+    x_mean: Array
+    x_scale: Array
+    y_mean: float
+    y_scale: float
+
+    @classmethod
+    def identity(cls, n_features: int) -> "Scaling":
+        return cls(np.zeros(n_features), np.ones(n_features), 0.0, 1.0)
+
+    @classmethod
+    def from_data(cls, X: Array, y: Array, weight: Array | None) -> "Scaling":
+        inputs, targets = Moments.of(X, weight), Moments.of(y[:, None], weight)
+        return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]))
+
+    @classmethod
+    def of(cls, batch: Batch, *, normalize: bool) -> "Scaling":
+        return cls.from_data(batch.X, batch.y, batch.weight) if normalize else cls.identity(batch.X.shape[1])
+
+    def same_as(self, other: "Scaling") -> bool:
+        """Whether both are equal to the last digit."""
+        mine, theirs = vars(self), vars(other)
+        return all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+    @property
+    def log_noise_shift(self) -> float:
+        """What a log noise variance gains on its way from the model's units to the user's."""
+        return 2.0 * math.log(self.y_scale)
+
+    def inputs(self, X: Array) -> Array:
+        out: Array = (X - self.x_mean) / self.x_scale
+        return out
+
+    def raw_inputs(self, X: Array) -> Array:
+        out: Array = X * self.x_scale + self.x_mean
+        return out
+
+    def targets(self, y: Array) -> Array:
+        out: Array = (y - self.y_mean) / self.y_scale
+        return out
+
+    def raw_moments(self, mean: Tensor, cov: Tensor) -> tuple[Array, Array]:
+        """Mean and variances, or covariance, of f in the user's units."""
+        shifted: Array = mean.double().cpu().numpy() * self.y_scale + self.y_mean
+        scaled: Array = cov.double().cpu().numpy() * self.y_scale**2
+        return shifted, scaled
+
+    def standardized_kernel(self, kernel: Kernel) -> Kernel:
+        """The same covariance, spoken in standardised units."""
+        return kernel.rescaled(*self._to_model, 1.0 / self.y_scale)
+
+    def raw_kernel(self, kernel: Kernel) -> Kernel:
+        """The same covariance, spoken in the user's units."""
+        return kernel.rescaled(*self._to_user, self.y_scale)
+
+    def standardized_noise_kernel(self, kernel: Kernel) -> Kernel:
+        """The same for the log of the noise variance, whose own scale is no unit of y."""
+        return kernel.rescaled(*self._to_model, 1.0)
+
+    def raw_noise_kernel(self, kernel: Kernel) -> Kernel:
+        return kernel.rescaled(*self._to_user, 1.0)
+
+    @property
+    def _to_model(self) -> tuple[Tensor, Tensor]:
+        """x' = shift + scale x."""
+        scale = torch.from_numpy(1.0 / self.x_scale)
+        return -torch.from_numpy(self.x_mean) * scale, scale
+
+    @property
+    def _to_user(self) -> tuple[Tensor, Tensor]:
+        """x = shift + scale x'."""
+        return torch.from_numpy(self.x_mean), torch.from_numpy(self.x_scale)
+
+    def tensor(self, X: Array, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(self.inputs(X))).to(dtype=dtype, device=device)

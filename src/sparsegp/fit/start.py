@@ -1,0 +1,184 @@
+"""Where learning starts: kernel and noise in the scaling of the model, from the user, from a quick look at the rows, or
+from neighbourhoods."""
+
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from sparsegp import inducing, parallel
+from sparsegp.approximations import get
+from sparsegp.data import Block, MemoryRows
+from sparsegp.fit.problem import INTERRUPTED, Start
+from sparsegp.fit.scaling import Scaling
+from sparsegp.kernels import Kernel, Stationary, as_kernel
+from sparsegp.kernels import get as kernel_class
+from sparsegp.learning import neighbourhoods
+from sparsegp.learning.hyperparameters import Hyperparameters, Limits
+from sparsegp.learning.progressive import Schedule, learn
+from sparsegp.learning.recorder import LearningResult, StepCallback
+from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
+
+USUAL_LENGTHSCALES = (0.02, 1e4)
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """Limits of the noise, relative to the variance of the targets, and the quick global fit that learned noise starts
+    from. `thorough` is for models that start from that fit alone: a climb that ends early calls what it has not found
+    yet noise."""
+
+    noise_floor: float = 1e-6
+    noise_ceiling: float = 100.0
+    least_noise_fraction: float = 0.005
+    suspicious_noise: float = 1e-4
+    global_inducing: int = 128
+    quick: Schedule = field(
+        default_factory=lambda: Schedule(
+            warm_up_iterations=20, first_rows=4096, most_rows=4096, first_iterations=40, tolerance=1e-5
+        )
+    )
+
+    @property
+    def thorough(self) -> Schedule:
+        return replace(self.quick, warm_up_iterations=60, first_iterations=100, tolerance=1e-6)
+
+
+OPTIONS = StartOptions()
+
+
+def starting_point(
+    kernel: Any, noise_var: float | None, scaling: Scaling, block: Block, rng: np.random.Generator, *, warns: bool
+) -> Start:
+    """From the user's kernel and noise variance. A kernel's name starts from median distances; noise that is not
+    given, from the differences between neighbours. `warns` of lengthscales that learning may not recover from."""
+    given_noise = None if noise_var is None else float(noise_var) / scaling.y_scale**2
+    if isinstance(kernel, str):
+        variance, lengthscales = block.target_variance, median_lengthscales(block.X, rng)
+        started: Kernel = kernel_class(kernel)(variance=variance, lengthscales=lengthscales)
+    else:
+        given, white = as_kernel(kernel)
+        started = scaling.standardized_kernel(given)
+        if given_noise is None and white is not None:
+            given_noise = white / scaling.y_scale**2
+        if warns:
+            _warn_of_odd_lengthscales(started)
+    if given_noise is None:
+        given_noise = neighbour_noise_var(block.X, block.y, rng)
+    return Start(started.to(block.X.device), given_noise)
+
+
+def starting_noise_kernel(kernel: Any, scaling: Scaling, block: Block, rng: np.random.Generator) -> Kernel:
+    """The kernel of g = log noise variance, which has no units of y."""
+    if isinstance(kernel, str):
+        return kernel_class(kernel)(variance=1.0, lengthscales=median_lengthscales(block.X, rng))
+    return scaling.standardized_noise_kernel(as_kernel(kernel)[0])
+
+
+def _warn_of_odd_lengthscales(kernel: Kernel) -> None:
+    """A start so short or long, in standard deviations of a column, that learning is unlikely to recover from it."""
+    parts = [part for part in kernel.modules() if isinstance(part, Stationary)]
+    found = [value for part in parts for value in part.lengthscales.detach().tolist()]
+    if found and (min(found) < USUAL_LENGTHSCALES[0] or max(found) > USUAL_LENGTHSCALES[1]):
+        warnings.warn(
+            f"The kernel starts from lengthscales between {min(found):.2g} and {max(found):.2g} standard deviations of "
+            "their columns, from where learning may not recover. Kernel parameters are in the units of the data: give "
+            "lengthscales that suit them, or a name such as kernel='matern32' to start from the data.",
+            stacklevel=4,
+        )
+
+
+def limits_of(block: Block, noise_var: float, least_noise_var: float = 0.0) -> Limits:
+    """Inducing inputs within the data; noise between a floor and a ceiling."""
+    variance = block.target_variance
+    floor = max(min(OPTIONS.noise_floor * variance, noise_var), least_noise_var)
+    ceiling = max(OPTIONS.noise_ceiling * variance, noise_var)
+    X = block.X.to(torch.float64)
+    return Limits((floor, ceiling), X.amin(0), X.amax(0))
+
+
+def until_interrupted(learning: Callable[[], list[LearningResult]]) -> list[LearningResult]:
+    """What learning gives, or after Ctrl-C a result that says so."""
+    try:
+        return learning()
+    except KeyboardInterrupt:
+        warnings.warn("Learning was interrupted: the model is that of the best hyper-parameters met.", stacklevel=2)
+        return [LearningResult(float("nan"), 0, 0, 0, 0.0, INTERRUPTED, stopped=True)]
+
+
+def local_start(
+    block: Block, start: Start, optimizer: str, rng: np.random.Generator, on_step: StepCallback | None = None
+) -> Start:
+    """Kernel and noise learned from a few neighbourhoods, before there are blocks.
+
+    They are the start of models by blocks, and their lengthscales the metric in which blocks are compact. Exact GPs
+    have nothing for "ngd" to sample.
+    """
+    optimizer = "lbfgs" if optimizer == "ngd" else optimizer
+    learn_noise = block.noise_var is None
+    hyper = Hyperparameters(start.kernel, start.noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
+    limits = limits_of(block, start.noise_var)
+    results = until_interrupted(
+        lambda: neighbourhoods.learn(block, hyper, limits, optimizer=optimizer, rng=rng, on_step=on_step)
+    )
+    hyper.clear_gradient()
+    return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
+
+
+@parallel.single()
+def global_start(
+    block: Block,
+    start: Start,
+    optimizer: str,
+    rng: np.random.Generator,
+    on_step: StepCallback | None = None,
+    schedule: Schedule | None = None,
+) -> Start:
+    """Kernel and noise learned by VFE with few inducing inputs from a random subset: what varies slowly."""
+    X = block.X.to(torch.float64)
+    chosen = inducing.select_inducing("kmeans", start.kernel, X, OPTIONS.global_inducing, rng, block.weight)
+    hyper = Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=block.noise_var is None)
+    limits = limits_of(block, start.noise_var)
+    results = learn(
+        MemoryRows(block),
+        get("vfe"),
+        hyper,
+        limits,
+        optimizer=optimizer,
+        rng=rng,
+        schedule=schedule or OPTIONS.quick,
+        on_step=on_step,
+    )
+    hyper.clear_gradient()
+    return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
+
+
+def learned_noise_start(
+    block: Block,
+    start: Start,
+    optimizer: str,
+    rng: np.random.Generator,
+    on_step: StepCallback | None,
+    *,
+    local: bool,
+    on_global_step: StepCallback | None = None,
+) -> Start:
+    """A start with constant noise for noise that varies; `local`: from neighbourhoods, unless they call everything
+    signal.
+
+    Noise is nowhere below a fraction of what a smooth model leaves unexplained: else a rough f passes through every
+    row, the noise falls to its floor, and a repeated input with another target is called impossible.
+    """
+    own_start = Start(deepcopy(start.kernel), start.noise_var)
+    watched = (on_global_step or on_step, OPTIONS.quick) if local else (on_step, OPTIONS.thorough)
+    smooth = global_start(block, own_start, optimizer, rng, *watched)
+    least = OPTIONS.least_noise_fraction * smooth.noise_var
+    found = local_start(block, start, optimizer, rng, on_step) if local else smooth
+    if found.noise_var <= OPTIONS.suspicious_noise * block.target_variance:
+        found = smooth
+    stages = smooth.stages if found is smooth else (*smooth.stages, *found.stages)
+    return Start(found.kernel, max(found.noise_var, least), stages, least)

@@ -1,1 +1,0 @@
-"""Files: saved models, and rows that are read from disk."""

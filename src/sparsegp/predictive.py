@@ -1,0 +1,382 @@
+"""Forecasts as values: the distribution of y at some rows, in the user's units, and everything that is asked of one.
+
+The noise of a `Gaussian` is known, that of a `NoiseMixture` is itself uncertain. Both answer the questions of
+`Predictive` row by row; `Joint` adds how f varies together at all rows.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp, ndtr, ndtri
+
+from sparsegp.errors import InputError, NegativeVarianceError
+
+Array = NDArray[np.float64]
+Generator = np.random.Generator
+
+NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(48)
+LOG_WEIGHTS = np.log(_NODE_WEIGHTS / _NODE_WEIGHTS.sum())
+CHUNK_ROWS = 4096
+PAIR_ROWS = CHUNK_ROWS // 16
+ROOT_STEPS = 100
+ROOT_TOLERANCE = 1e-13
+
+
+class Predictive(Protocol):
+    """The distribution of y at each of some rows, in the user's units. Every answer has one entry or line a row."""
+
+    @property
+    def mean(self) -> Array:
+        """E y, which is E f."""
+
+    @property
+    def var(self) -> Array:
+        """Var y: that of f and that of the noise."""
+
+    @property
+    def std(self) -> Array:
+        """Root of `var`."""
+
+    @property
+    def f_std(self) -> Array:
+        """Standard deviation of f: the epistemic part, which more data would remove."""
+
+    @property
+    def noise_std(self) -> Array:
+        """Root of the expected noise variance: the aleatoric part."""
+
+    @property
+    def noise_var(self) -> float | Array:
+        """Expected variance of y given f, one for all rows or one a row."""
+
+    @property
+    def latent(self) -> "Predictive":
+        """The forecast of the noise-free function f."""
+
+    def interval(self, coverage: float) -> tuple[Array, Array]:
+        """Lower and upper end of the central interval that holds y with probability `coverage`."""
+
+    def quantiles(self, q: ArrayLike) -> Array:
+        """Values that y stays below with the probabilities in q: one column for each."""
+
+    def log_density(self, y: ArrayLike) -> Array:
+        """log p(y)."""
+
+    def cdf(self, y: ArrayLike) -> Array:
+        """P(Y <= y)."""
+
+    def crps(self, y: ArrayLike) -> Array:
+        """The integral over t of (P(Y <= t) - [y <= t])^2, which is E|Y - y| - E|Y - Y'|/2."""
+
+    def sample(self, n: int, rng: Generator) -> Array:
+        """Draws of y [rows, n], independent from row to row."""
+
+    def noise_sample(self, shape: tuple[int, int], rng: Generator) -> float | Array:
+        """Draws of y - f [rows, n]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """y ~ N(mean, f_var + noise_var): f is Gaussian, and the noise has a known variance, 0 for a forecast of f itself.
+
+    Nystrom's variances may be negative. The mean can be had then, and everything that needs a spread is refused.
+    """
+
+    mean: Array
+    f_var: Array
+    noise_var: float = 0.0
+
+    @property
+    def latent(self) -> "Gaussian":
+        return replace(self, noise_var=0.0)
+
+    @property
+    def var(self) -> Array:
+        return self.f_var + self.noise_var
+
+    @property
+    def std(self) -> Array:
+        return _root(self.var)
+
+    @property
+    def f_std(self) -> Array:
+        return _root(self.f_var)
+
+    @property
+    def noise_std(self) -> Array:
+        return np.full_like(self.mean, math.sqrt(self.noise_var))
+
+    def interval(self, coverage: float) -> tuple[Array, Array]:
+        return _ends(self, coverage)
+
+    def quantiles(self, q: ArrayLike) -> Array:
+        quantiles: Array = self.mean[:, None] + self.std[:, None] * ndtri(_levels(q))
+        return quantiles
+
+    def log_density(self, y: ArrayLike) -> Array:
+        std = self.std
+        density: Array = -0.5 * (np.log(2 * np.pi) + ((_targets(y, self.mean) - self.mean) / std) ** 2) - np.log(std)
+        return density
+
+    def cdf(self, y: ArrayLike) -> Array:
+        below: Array = ndtr((_targets(y, self.mean) - self.mean) / self.std)
+        return below
+
+    def crps(self, y: ArrayLike) -> Array:
+        std = self.std
+        # Y - Y' is N(0, 2 std^2)
+        return _mean_size(_targets(y, self.mean) - self.mean, std) - std / math.sqrt(math.pi)
+
+    def sample(self, n: int, rng: Generator) -> Array:
+        draws: Array = self.mean[:, None] + self.std[:, None] * rng.standard_normal((len(self.mean), n))
+        return draws
+
+    def noise_sample(self, shape: tuple[int, int], rng: Generator) -> float | Array:
+        """Draws of y - f; without noise nothing is drawn."""
+        return math.sqrt(self.noise_var) * rng.standard_normal(shape) if self.noise_var > 0.0 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """sum_j w_j N(centre + offset_j, var_j) at each of some rows; without offsets all parts are at the centre.
+
+    `centre` is [rows], `var` and `offset` are [rows, parts], `log_weight` is [parts].
+    """
+
+    centre: Array
+    var: Array
+    log_weight: Array
+    offset: Array | None = None
+
+    def _gap(self, y: Array) -> Array:
+        """y - (centre + offset_j)."""
+        gap = (y - self.centre)[:, None]
+        return gap if self.offset is None else gap - self.offset
+
+    def log_density(self, y: Array) -> Array:
+        square = self._gap(y) ** 2 / self.var
+        density: Array = logsumexp(self.log_weight - 0.5 * (np.log(2 * np.pi * self.var) + square), axis=1)
+        return density
+
+    def cdf(self, y: Array) -> Array:
+        below: Array = ndtr(self._gap(y) / np.sqrt(self.var)) @ np.exp(self.log_weight)
+        return below
+
+    def crps(self, y: Array) -> Array:
+        """y - Y has the parts N(gap_j, var_j), and Y - Y' the parts N(offset_i - offset_j, var_i + var_j)."""
+        weight, pair_std = np.exp(self.log_weight), np.sqrt(self.var[:, :, None] + self.var[:, None, :])
+        distance = _mean_size(self._gap(y), np.sqrt(self.var)) @ weight
+        if self.offset is None:
+            # E|N(0, s^2)|/2 = s/sqrt(2 pi)
+            half = pair_std @ weight @ weight / math.sqrt(2.0 * math.pi)
+        else:
+            half = 0.5 * _mean_size(self.offset[:, :, None] - self.offset[:, None, :], pair_std) @ weight @ weight
+        crps: Array = distance - half
+        return crps
+
+    def quantiles(self, levels: Array) -> Array:
+        """Only the upper half is searched: below the median it is the upper half of the mirrored mixture."""
+        std, weight = np.sqrt(self.var), np.exp(self.log_weight)
+        offset = np.zeros((1, 1)) if self.offset is None else self.offset
+        out = np.empty((len(self.centre), len(levels)))
+        for k, level in enumerate(levels):
+            side = 1.0 if level >= 0.5 else -1.0
+            out[:, k] = self.centre + side * _upper_quantile(side * offset, std, weight, max(level, 1.0 - level))
+        return out
+
+
+class GaussianMixture(ABC):
+    """What is asked of any forecast with a Gaussian mixture a row, in chunks of rows that keep memory bounded."""
+
+    mean: Array
+
+    @abstractmethod
+    def parts(self, rows: slice) -> Parts:
+        """The mixture at some of the rows."""
+
+    def interval(self, coverage: float) -> tuple[Array, Array]:
+        return _ends(self, coverage)
+
+    def quantiles(self, q: ArrayLike) -> Array:
+        levels = _levels(q)
+        return _by_chunks(lambda rows: self.parts(rows).quantiles(levels), np.empty((len(self.mean), len(levels))))
+
+    def log_density(self, y: ArrayLike) -> Array:
+        target = _targets(y, self.mean)
+        return _by_chunks(lambda rows: self.parts(rows).log_density(target[rows]), np.empty_like(self.mean))
+
+    def cdf(self, y: ArrayLike) -> Array:
+        target = _targets(y, self.mean)
+        return _by_chunks(lambda rows: self.parts(rows).cdf(target[rows]), np.empty_like(self.mean))
+
+    def crps(self, y: ArrayLike) -> Array:
+        target = _targets(y, self.mean)
+        return _by_chunks(lambda rows: self.parts(rows).crps(target[rows]), np.empty_like(self.mean), PAIR_ROWS)
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseMixture(GaussianMixture):
+    """y given (f, g) is N(f, exp(g)), with Gaussian f and log noise variance g.
+
+        p(y) = integral of N(y; mean, f_var + exp(g)) N(g; g_mean, g_var) dg     (001 eq. 17)
+
+    Mean and variance are closed forms. Density, distribution, quantiles and samples are those of the mixture itself,
+    not of the Gaussian with its moments.
+    """
+
+    mean: Array
+    f_var: Array
+    g_mean: Array
+    g_var: Array
+
+    @property
+    def latent(self) -> Gaussian:
+        return Gaussian(self.mean, self.f_var)
+
+    @property
+    def noise_var(self) -> Array:
+        """E exp(g)."""
+        mean: Array = np.exp(self.g_mean + 0.5 * self.g_var)
+        return mean
+
+    @property
+    def var(self) -> Array:
+        return self.f_var + self.noise_var
+
+    @property
+    def std(self) -> Array:
+        return np.sqrt(self.var)
+
+    @property
+    def f_std(self) -> Array:
+        return np.sqrt(self.f_var)
+
+    @property
+    def noise_std(self) -> Array:
+        return np.sqrt(self.noise_var)
+
+    def parts(self, rows: slice) -> Parts:
+        """One part for each node of a Gauss-Hermite rule over g."""
+        g = self.g_mean[rows, None] + np.sqrt(self.g_var[rows, None]) * NODES
+        return Parts(self.mean[rows], self.f_var[rows, None] + np.exp(g), LOG_WEIGHTS)
+
+    def sample(self, n: int, rng: Generator) -> Array:
+        draws = self.latent.sample(n, rng)
+        return draws + self.noise_sample((len(self.mean), n), rng)
+
+    def noise_sample(self, shape: tuple[int, int], rng: Generator) -> Array:
+        """Draws of y - f, each with its own draw of g."""
+        g = self.g_mean[:, None] + np.sqrt(self.g_var)[:, None] * rng.standard_normal(shape)
+        noise: Array = np.exp(0.5 * g) * rng.standard_normal(shape)
+        return noise
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """f at all rows together, and the forecast of each of them; the noise is independent from row to row."""
+
+    rows: Predictive
+    f_cov: Array
+
+    @property
+    def latent(self) -> Self:
+        return replace(self, rows=self.rows.latent)
+
+    @property
+    def mean(self) -> Array:
+        return self.rows.mean
+
+    @property
+    def cov(self) -> Array:
+        """Covariance of y at all rows."""
+        cov: Array = self.f_cov + self.rows.noise_var * np.eye(len(self.f_cov))
+        return cov
+
+    def sample(self, n: int, rng: Generator) -> Array:
+        """Draws of y at all rows together [rows, n]."""
+        values, vectors = np.linalg.eigh(self.f_cov)
+        root = vectors * np.sqrt(np.clip(values, 0.0, None))
+        draws: Array = self.mean[:, None] + root @ rng.standard_normal((len(self.mean), n))
+        return draws + self.rows.noise_sample((len(self.mean), n), rng)
+
+
+def _upper_quantile(offset: Array, std: Array, weight: Array, level: float) -> Array:
+    """t with sum_j w_j Phi((t - offset_j)/s_j) = level >= 1/2, row by row: Newton steps kept in a shrinking bracket."""
+    z = float(ndtri(level))
+    ends = offset + z * std
+    low, high = ends.min(axis=1), ends.max(axis=1)
+    t = _moment_guess(offset, std, weight, z).clip(low, high)
+    for _ in range(ROOT_STEPS):
+        scaled = (t[:, None] - offset) / std
+        # in the upper tail 1 - Phi keeps its digits where Phi does not
+        excess = (1.0 - level) - ndtr(-scaled) @ weight
+        low, high = np.where(excess < 0.0, t, low), np.where(excess > 0.0, t, high)
+        slope = (np.exp(-0.5 * scaled**2) / std) @ weight / np.sqrt(2.0 * np.pi)
+        # between parts far apart there is hardly any slope: the step leaves the bracket, which is halved instead
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            newton = t - excess / slope
+        inside = (newton >= low) & (newton <= high)
+        moved = np.where(inside, newton, 0.5 * (low + high))
+        done = np.abs(moved - t) <= ROOT_TOLERANCE * np.maximum(np.abs(low), np.abs(high))
+        t = moved
+        if done.all():
+            break
+    return t
+
+
+def _moment_guess(offset: Array, std: Array, weight: Array, z: float) -> Array:
+    """The quantile of the Gaussian with the moments of the mixture."""
+    middle = (offset + np.zeros_like(std)) @ weight
+    guess: Array = middle + z * np.sqrt((std**2 + (offset - middle[:, None]) ** 2) @ weight)
+    return guess
+
+
+def _mean_size(mean: Array, std: Array) -> Array:
+    """E|N(mean, std^2)| = mean (2 Phi(z) - 1) + 2 std phi(z) with z = mean/std."""
+    z = mean / std
+    size: Array = mean * (2.0 * ndtr(z) - 1.0) + 2.0 * std * (np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi))
+    return size
+
+
+def _by_chunks(answer: Callable[[slice], Array], out: Array, rows_at_once: int = CHUNK_ROWS) -> Array:
+    for start in range(0, len(out), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        out[rows] = answer(rows)
+    return out
+
+
+def _ends(forecast: Gaussian | GaussianMixture, coverage: float) -> tuple[Array, Array]:
+    if not 0.0 < coverage < 1.0:
+        raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
+    ends = forecast.quantiles([(1 - coverage) / 2, (1 + coverage) / 2])
+    return ends[:, 0], ends[:, 1]
+
+
+def _levels(q: ArrayLike) -> Array:
+    levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
+    if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
+        raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
+    return levels
+
+
+def _targets(y: ArrayLike, mean: Array) -> Array:
+    target = np.asarray(y, dtype=np.float64).ravel()
+    if target.shape != mean.shape:
+        raise InputError(f"y must have one target for each of the {len(mean)} rows; got {len(target)}.")
+    return target
+
+
+def _root(var: Array) -> Array:
+    """Standard deviations of variances that are variances."""
+    if (var >= 0).all():
+        return np.sqrt(var)
+    raise NegativeVarianceError(
+        f"{int((var < 0).sum())} of {len(var)} predictive variances are negative (lowest {var.min():.3g}): the "
+        "Nystrom approximation is not a probability model. Look at them with return_cov=True, clip them with "
+        "clip_variances=True, or use approximation='dtc', its proper relative."
+    )

@@ -1,0 +1,78 @@
+"""What a model assumes and what it learned, in plain words and in the units of the data."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sparsegp import kernels
+from sparsegp.approximations import Family
+from sparsegp.display.relevance import column_lengthscales
+from sparsegp.estimators.diagnosis import column_names
+from sparsegp.estimators.facts import approximation_of, knows_noise, learns_noise, scaling_of
+from sparsegp.predictive import Array
+
+SMOOTHNESS: dict[type[kernels.Kernel], str] = {
+    kernels.SquaredExponential: "very smooth, without kinks or jumps",
+    kernels.Matern52: "smooth, with slopes and curvature that change gradually",
+    kernels.Matern32: "continuous with gradually changing slopes, but rough in detail",
+    kernels.Matern12: "continuous but jagged, like a random walk",
+    kernels.RationalQuadratic: "smooth, with slow and fast changes at the same time",
+}
+
+
+def assumptions(model: Any) -> list[str]:
+    """Sentences that must hold for the intervals to be right."""
+    kernel = model.kernel_
+    smooth = SMOOTHNESS.get(type(kernel))
+    shape = f"The function is {smooth}" if smooth else f"The function varies as the kernel {kernel!r} says"
+    stationary = isinstance(kernel, kernels.Stationary)
+    return [
+        "A target is a function of the columns plus noise, and the function is one draw of a Gaussian process.",
+        f"{shape}{', and it changes equally fast everywhere' if stationary else ''}.",
+        _about_noise(model),
+        "Rows are independent of each other once the function is known: errors that persist from row to row are not "
+        "part of the model.",
+        f"Far from all rows, predictions return to {scaling_of(model).y_mean:.4g} with a wide interval.",
+        _about_approximation(model),
+    ]
+
+
+def _about_noise(model: Any) -> str:
+    if learns_noise(model):
+        return "The noise is Gaussian; its size differs from place to place and changes gradually with the columns."
+    std = math.sqrt(model.noise_var_)
+    if knows_noise(model):
+        return f"The noise is Gaussian with the known variance of each row (for new rows their mean, std {std:.4g})."
+    return f"The noise is Gaussian and equally strong everywhere (std {std:.4g})."
+
+
+def _about_approximation(model: Any) -> str:
+    approx = approximation_of(model)
+    if approx is None:
+        n_experts = model.info_.get("n_experts", "Several")
+        return f"{n_experts} experts, each with its own rows, answer together ({model.expert} experts)."
+    m = len(model.inducing_)
+    if approx.family is Family.EXACT or (approx.is_local and model.info_.get("n_blocks") == 1):
+        return "All rows are used exactly, without an approximation."
+    if approx.family is Family.SUBSET:
+        return f"Only {m} of the rows are used; the others are ignored."
+    if approx.is_local:
+        return f"What lies far away is summarised by {m} inducing inputs; rows of the same block are used exactly."
+    return f"All rows are summarised by {m} inducing inputs ({approx.name}): detail finer than their spacing is lost."
+
+
+def parameters(model: Any, X: Array, target_name: str) -> list[tuple[str, str, str]]:
+    """What was learned: name, value in the units of the data, what it means."""
+    rows = [("Noise", f"{math.sqrt(model.noise_var_):.4g}", f"standard deviation of {target_name} around the function")]
+    kernel = model.kernel_
+    if isinstance(kernel, kernels.Stationary):
+        std = math.sqrt(float(kernel.variance.detach()))
+        rows.append(("Signal", f"{std:.4g}", f"how far the function moves around the mean of {target_name}"))
+    spread, names = X.std(axis=0), column_names(model)
+    for name, own, lengthscale in zip(names, spread, column_lengthscales(kernel, X.shape[1]), strict=True):
+        if np.isfinite(lengthscale):
+            in_stds = f" ({lengthscale / own:.3g} std of the column)" if own > 0 else ""
+            rows.append((f"Lengthscale of {name}", f"{lengthscale:.4g}", f"a step that changes f{in_stds}"))
+    rows.append(("Log evidence", f"{model.log_evidence_:,.1f}", "of the training rows, in the units of the model"))
+    return rows

@@ -1,0 +1,439 @@
+"""Threads and executors: order, homes by cost, one BLAS thread each, errors passed on, and workers that die."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
+
+from sparsegp import parallel
+from sparsegp.data import Block
+from sparsegp.errors import FactorizationError, InputError, SparseGPError
+from sparsegp.parallel import Placed, Processes, Serial, Threads, homes_by_cost, largest_first, n_workers
+from sparsegp.testing import check_executor
+
+# Threads of the hot loops
+
+
+def test_results_come_in_the_order_of_the_tasks_from_different_threads() -> None:
+    meeting = threading.Barrier(3, timeout=20)
+
+    def task(k: int) -> tuple[int, int]:
+        meeting.wait()
+        return k, torch.get_num_threads()
+
+    results = parallel.run([lambda k=k: task(k) for k in range(3)])
+    assert results == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_the_number_of_blas_threads_is_restored_even_after_an_error() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            parallel.run([lambda: 1 / 0, lambda: 1.0])
+        assert parallel.available() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_single_task_runs_here() -> None:
+    assert parallel.run([threading.get_ident]) == [threading.get_ident()]
+
+
+def openblas_threads() -> list[int]:
+    return [library["num_threads"] for library in threadpool_info() if library["internal_api"] == "openblas"]
+
+
+def test_scipy_has_one_thread_beside_ours_and_its_own_afterwards() -> None:
+    before, torch_before = openblas_threads(), torch.get_num_threads()
+    assert before
+    with parallel.one_scipy_thread():
+        assert set(openblas_threads()) == {1}
+        assert torch.get_num_threads() == torch_before
+    assert openblas_threads() == before
+    inside = parallel.run([openblas_threads, openblas_threads])
+    assert inside == [[1] * len(before)] * 2
+    with pytest.raises(ZeroDivisionError):
+        parallel.run([lambda: 1 / 0, openblas_threads])
+    assert openblas_threads() == before
+
+
+def test_work_in_one_thread_leaves_the_number_as_it_was() -> None:
+    before = parallel.available()
+    with parallel.single():
+        assert parallel.available() == 1
+        assert all(pool["num_threads"] == 1 for pool in threadpool_info() if pool["user_api"] == "openmp")
+    with suppress(ZeroDivisionError), parallel.single():
+        raise ZeroDivisionError
+    assert parallel.available() == before
+
+
+def test_the_variance_of_targets_does_not_depend_on_the_number_of_threads() -> None:
+    y = torch.from_numpy(np.random.default_rng(0).standard_normal(200_000))
+    block, before, found = Block(y[:, None], y), parallel.available(), set()
+    try:
+        for n_threads in (1, 2, 4):
+            torch.set_num_threads(n_threads)
+            found.add(block.target_variance)
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1
+
+
+# Homes by cost
+
+COSTS = st.lists(st.floats(0.0, 1e6), max_size=30)
+CAPACITY = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 8), min_size=1)
+
+
+@given(COSTS, CAPACITY)
+def test_every_item_has_one_home_and_no_worker_much_more_than_its_part(
+    costs: list[float], capacity: dict[str, int]
+) -> None:
+    homes = homes_by_cost(costs, capacity)
+    assert len(homes) == len(costs)
+    largest, fair = max(costs, default=0.0), sum(costs) / sum(capacity.values())
+    for home in capacity:
+        load = sum(cost for cost, mine in zip(costs, homes, strict=True) if mine == home)
+        assert load <= capacity[home] * fair + largest + 1e-6
+
+
+@given(COSTS, COSTS, CAPACITY)
+def test_items_beside_others_go_where_those_leave_room(
+    before: list[float], costs: list[float], capacity: dict[str, int]
+) -> None:
+    settled = Placed((None,) * len(before), homes_by_cost(before, capacity), tuple(before))
+    homes = homes_by_cost(costs, capacity, settled)
+    largest, fair = max([*before, *costs], default=0.0), sum([*before, *costs]) / sum(capacity.values())
+    together = list(zip([*before, *costs], [*settled.homes, *homes], strict=True))
+    for home in capacity:
+        assert sum(cost for cost, mine in together if mine == home) <= capacity[home] * fair + largest + 1e-6
+
+
+def test_items_of_equal_cost_are_spread_evenly_and_always_in_the_same_way() -> None:
+    for cost in (0.0, 1.0):
+        assert homes_by_cost([cost] * 6, {"a": 1, "b": 2}) == homes_by_cost([cost] * 6, {"a": 1, "b": 2})
+        assert sorted(homes_by_cost([cost] * 6, {"a": 1, "b": 2})) == ["a"] * 2 + ["b"] * 4
+
+
+@given(COSTS)
+def test_what_is_begun_last_is_smallest(costs: list[float]) -> None:
+    assert [costs[k] for k in largest_first(costs)] == sorted(costs, reverse=True)
+
+
+# All executors
+
+
+@pytest.fixture(scope="module")
+def two_processes() -> Iterator[Processes]:
+    with Processes(2) as executor:
+        yield executor
+
+
+@pytest.mark.parametrize("executor", [Serial(), Threads(1), Threads(2), Threads(5), Threads()], ids=str)
+def test_executors_of_this_process_conform(executor: parallel.Executor) -> None:
+    check_executor(executor)
+
+
+def test_processes_conform(two_processes: Processes) -> None:
+    check_executor(two_processes)
+
+
+def test_one_process_conforms() -> None:
+    with Processes(1) as executor:
+        check_executor(executor)
+
+
+class Changed:
+    """Threads with something wrong."""
+
+    n_workers = 2
+    threads = Threads(2)
+
+    def place(self, items: Any, costs: Any = None, beside: Placed | None = None) -> Placed:
+        return self.threads.place(items, costs, beside)
+
+    def map(self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Any = None) -> list[Any]:
+        return self.threads.map(fn, placed, *broadcast, each=each)
+
+    def step(self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Any = None) -> Any:
+        return self.threads.step(fn, placed, *broadcast, each=each)
+
+
+class AsTheyCome(Changed):
+    def map(self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Any = None) -> list[Any]:
+        return super().map(fn, placed, *broadcast, each=each)[::-1]
+
+
+class Single(Changed):
+    def map(self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Any = None) -> list[Any]:
+        answers = super().map(fn, placed, *broadcast, each=each)
+        return [float(np.float32(a)) if isinstance(a, float) else a for a in answers]
+
+
+class Wrapping(Changed):
+    def map(self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Any = None) -> list[Any]:
+        try:
+            return super().map(fn, placed, *broadcast, each=each)
+        except SparseGPError as error:
+            if isinstance(error, InputError):
+                raise
+            raise RuntimeError(str(error)) from error
+
+
+class Forgetful(Changed):
+    def step(self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Any = None) -> Any:
+        return placed, super().step(fn, placed, *broadcast, each=each)[1]
+
+
+class Hasty(Changed):
+    """Items are replaced one by one."""
+
+    def place(self, items: Any, costs: Any = None, beside: Placed | None = None) -> Placed:
+        placed = super().place([[item] for item in items], costs)
+        return placed if beside is None else beside + placed
+
+    def map(self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Any = None) -> list[Any]:
+        bare = replace(placed, handles=tuple(handle[0] for handle in placed.handles))
+        return super().map(fn, bare, *broadcast, each=each)
+
+    def step(self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Any = None) -> Any:
+        answers = []
+        for k in range(len(placed)):
+            (result,) = self.map(fn, placed.subset([k]), *broadcast, each=None if each is None else each[k : k + 1])
+            placed.handles[k][0] = result[0]
+            answers.append(result[1])
+        return placed, answers
+
+
+class Locked(Changed):
+    lock = threading.Lock()
+
+    def map(self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Any = None) -> list[Any]:
+        self.lock.acquire()
+        return super().map(fn, placed, *broadcast, each=each)
+
+
+@pytest.mark.parametrize(
+    ("executor", "what"),
+    [
+        (AsTheyCome(), "map over"),
+        (Single(), "sum over answers"),
+        (Wrapping(), "an error in map"),
+        (Forgetful(), "answers of a step"),
+        (Hasty(), "items before them"),
+        (Locked(), "deadlock"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_wrong_with_an_executor_is_named(executor: Any, what: str) -> None:
+    with pytest.raises(AssertionError, match=what):
+        check_executor(executor, seconds=2.0 if isinstance(executor, Locked) else 60.0)
+
+
+# Threads
+
+
+def _map(fn: Callable[..., Any], items: Sequence[Any], n_jobs: int | None, costs: Any = None) -> list[Any]:
+    executor = Threads(n_jobs)
+    return executor.map(fn, executor.place(items, costs))
+
+
+def test_threads_keep_order_and_leave_torch_as_it_was() -> None:
+    before = torch.get_num_threads()
+    assert _map(lambda k: k * k, range(11), 4) == [k * k for k in range(11)]
+    assert _map(lambda k: k, range(0), 2) == []
+    assert torch.get_num_threads() == before
+    assert (n_workers(4, 2), n_workers(2, 9), n_workers(None, 100), n_workers(3, 0)) == (2, 2, before, 1)
+
+
+def test_a_thread_that_is_done_takes_the_next_item() -> None:
+    others_done, done = threading.Event(), []
+
+    def work(k: int) -> bool:
+        if k == 0:
+            return others_done.wait(20)
+        done.append(k)
+        if len(done) == 7:
+            others_done.set()
+        return True
+
+    assert _map(work, range(8), 2) == [True] * 8
+
+
+def test_the_costliest_is_begun_first() -> None:
+    begun: list[int] = []
+    assert _map(begun.append, range(4), 1, [1.0, 3.0, 2.0, 3.0]) == [None] * 4
+    assert begun == [1, 3, 2, 0]
+
+
+def test_an_error_in_a_thread_is_the_callers_error() -> None:
+    with pytest.raises(ZeroDivisionError):
+        _map(lambda k: 1 / k, [1, 0, 2], 2)
+
+
+def test_after_an_error_nobody_begins_another_item() -> None:
+    begun: list[int] = []
+
+    def work(k: int) -> None:
+        begun.append(k)
+        if k == 0:
+            raise FactorizationError("K is not positive definite.")
+        time.sleep(0.2)
+
+    with pytest.raises(FactorizationError):
+        _map(work, range(20), 2)
+    assert len(begun) < 5
+
+
+# Processes
+
+
+def _process(item: Any) -> int:
+    return os.getpid()
+
+
+def _slow_process(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def _stay(item: Any, *given: Any) -> tuple[Any, int]:
+    return item, os.getpid()
+
+
+def test_an_item_stays_in_its_process_and_costs_are_divided(two_processes: Processes) -> None:
+    placed = two_processes.place(list(range(4)), [5.0, 1.0, 2.0, 2.0])
+    stepped, first = two_processes.step(_stay, placed)
+    assert first[1] == first[2] == first[3] != first[0]
+    again, second = two_processes.step(_stay, stepped)
+    assert second == first
+    assert two_processes.map(_process, again) == first
+    beside = two_processes.place(["large", "small"], [7.0, 1.0], beside=again)
+    assert two_processes.step(_stay, beside)[1] == [*first, first[0], first[1]]
+
+
+def test_a_process_that_is_done_takes_over_what_waits(two_processes: Processes) -> None:
+    # Costs that mislead: by them one process has the four slow ones.
+    placed = two_processes.place([0.4] * 4 + [0.0], [1.0] * 4 + [4.0])
+    homes = two_processes.step(_stay, placed)[1]
+    assert len(set(homes[:4])) == 1
+    assert len(set(two_processes.map(_slow_process, placed)[:4])) == 2
+
+
+def test_processes_have_one_thread_each(two_processes: Processes) -> None:
+    assert set(two_processes.map(_n_threads, two_processes.place(range(4)))) == {1}
+
+
+def _n_threads(item: Any) -> int:
+    return torch.get_num_threads()
+
+
+def test_a_process_keeps_its_items_however_large_they_are(two_processes: Processes) -> None:
+    """loky replaces processes that have grown by 300 MB, unless told not to."""
+    placed, before = two_processes.step(_grow, two_processes.place(range(2)), 400 * 2**20)
+    time.sleep(1.5)
+    assert two_processes.map(_process, placed) == before
+
+
+def _grow(item: Any, n_bytes: int) -> tuple[Any, int]:
+    return np.ones(n_bytes // 8), os.getpid()
+
+
+def test_items_that_nobody_has_are_forgotten(two_processes: Processes) -> None:
+    gc.collect()
+    two_processes.map(_n_held, two_processes.place(range(2)))
+    before = two_processes.map(_n_held, two_processes.place(range(2)))
+    placed = two_processes.place(range(2))
+    for _ in range(10):
+        placed, _ = two_processes.step(_stay, placed)
+    gc.collect()
+    now = two_processes.map(_n_held, placed)
+    assert all(count <= start + 1 for count, start in zip(now, before, strict=True))
+
+
+def _n_held(item: Any) -> int:
+    return len(parallel._held)
+
+
+def test_a_process_that_dies_is_said_to_have() -> None:
+    with Processes(1) as executor:
+        placed = executor.place([1])
+        for ask in (executor.map, executor.step):
+            with pytest.raises(SparseGPError, match="backend='threads'"):
+                ask(_die, placed)
+        with pytest.raises(SparseGPError, match="backend='threads'"):
+            executor.place([2])
+
+
+def _die(item: Any) -> None:
+    os._exit(1)
+
+
+def test_processes_end_with_a_parent_that_was_killed(tmp_path: Any) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent("""
+            import os, time
+            from sparsegp.parallel import Processes
+
+            def process(item):
+                return os.getpid()
+
+            if __name__ == "__main__":
+                executor = Processes(1)
+                print(*executor.map(process, executor.place([0])), flush=True)
+                time.sleep(600)
+        """)
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 10 * parallel.PARENT_SECONDS
+    while _is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _is_running(child)
+
+
+def _is_running(process: int) -> bool:
+    with suppress(OSError):
+        os.kill(process, 0)
+        status = open(f"/proc/{process}/stat").read() if sys.platform == "linux" else ""  # noqa: SIM115, PTH123
+        return status.rpartition(")")[2].split()[:1] != ["Z"]
+    return False
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is no signal to a process there")
+def test_an_interrupt_ends_the_wait_and_leaves_the_processes(two_processes: Processes) -> None:
+    placed = two_processes.place([1.0, 1.0])
+    before = two_processes.map(_process, placed)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        two_processes.step(_sleep, placed)
+    timer.join()
+    assert two_processes.map(_process, placed) == before
+
+
+def _sleep(seconds: float) -> tuple[float, None]:
+    time.sleep(seconds)
+    return seconds, None
