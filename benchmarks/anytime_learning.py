@@ -8,7 +8,7 @@ from benchmarks.jobs import own_python, run_job
 from benchmarks.real_data import is_available, load_split, not_available_message
 from benchmarks.results import console, machine_facts, number, print_table, write_results
 
-from sparsegp.approximations import get
+from sparsegp.core.approximations import get
 
 NAME = "anytime_learning"
 WAYS = {"lbfgs": "progressive L-BFGS", "ngd": "NGD + Adam", "srgp": "SRGP"}

@@ -19,7 +19,7 @@ from benchmarks.jobs import Arrays, own_python, run_job
 from benchmarks.real_data import is_available, load_split, not_available_message
 from benchmarks.results import console, machine_facts, number, print_table, ratio, write_results
 
-from sparsegp.partition import kmeans_partition
+from sparsegp.core.partition import kmeans_partition
 
 NAME = "committee_speed"
 WORKER = "benchmarks.own.committee_speed"

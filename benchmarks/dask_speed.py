@@ -16,13 +16,13 @@ from benchmarks.problems import synthetic
 from benchmarks.results import console, machine_facts, number, print_table, ratio, write_results
 
 from sparsegp import kernels
-from sparsegp.approximations import get
-from sparsegp.data import Block, MemoryRows
-from sparsegp.distributed import scanned
+from sparsegp.cluster import scanned
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.data import open_source
 from sparsegp.fit.scaling import Scaling
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective, Objective
-from sparsegp.sources import open_source
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.objective import CollapsedObjective, Objective
 
 NAME = "dask_speed"
 APPROXIMATIONS = ("vfe", "fitc")

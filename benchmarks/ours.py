@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from sparsegp import kernels
-from sparsegp.approximations import get
-from sparsegp.data import Block, MemoryRows
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.objective import CollapsedObjective
 
 Gradients = dict[str, np.ndarray]
 

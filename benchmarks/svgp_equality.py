@@ -11,13 +11,11 @@ from benchmarks.problems import synthetic
 from benchmarks.results import console, machine_facts, print_table, write_results
 
 from sparsegp import kernels
-from sparsegp.approximations import get
-from sparsegp.data import Block
-from sparsegp.engines.anytime import NaturalAscent
-from sparsegp.engines.sampling import Draw
-from sparsegp.engines.steps import Constant
-from sparsegp.posterior import InducingPosterior
-from sparsegp.prior import SparsePrior
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block
+from sparsegp.core.posterior import InducingPosterior
+from sparsegp.core.prior import SparsePrior
+from sparsegp.infer.anytime import Constant, Draw, NaturalAscent
 
 NAME = "svgp_equality"
 GAMMA = 0.3

@@ -10,15 +10,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sparsegp import linalg
-from sparsegp.data import Block
-from sparsegp.dense import ExactPosterior, require_dense_size
-from sparsegp.heteroscedastic.start import LOG_CHI_SQUARED_MEAN, LOG_CHI_SQUARED_VAR
+from sparsegp.core.block import Block
+from sparsegp.core.dense import ExactPosterior, require_dense_size
 from sparsegp.kernels import Kernel
 from sparsegp.kernels import get as kernel_class
-from sparsegp.learning import lbfgs
-from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.objective import ExactObjective
-from sparsegp.learning.starting_values import median_lengthscales
+from sparsegp.learn import lbfgs
+from sparsegp.learn.hyperparameters import Hyperparameters, Limits
+from sparsegp.learn.objective import ExactObjective
+from sparsegp.learn.start_values import median_lengthscales
+from sparsegp.noise.noise_start import LOG_CHI_SQUARED_MEAN, LOG_CHI_SQUARED_VAR
 
 SMALLEST_SQUARE = 1e-8
 

@@ -7,10 +7,10 @@ variance where block sizes differ.
 import torch
 from torch import Tensor
 
-from sparsegp.engines.anytime import AnytimeState
-from sparsegp.engines.stopping import FEWEST_BLOCKS, influences, sampling_error
+from sparsegp.core.posterior import InducingPosterior
 from sparsegp.errors import InputError
-from sparsegp.posterior import InducingPosterior
+from sparsegp.infer.anytime import AnytimeState
+from sparsegp.infer.stopping import FEWEST_BLOCKS, influences, sampling_error
 
 
 @torch.no_grad()

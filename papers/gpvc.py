@@ -36,10 +36,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from sparsegp import linalg
-from sparsegp.data import CHUNK_ROWS
+from sparsegp.core.block import CHUNK_ROWS
+from sparsegp.core.inducing import kmeans_inducing
 from sparsegp.errors import FactorizationError, InputError
-from sparsegp.heteroscedastic.process import limit_slope, limited
-from sparsegp.inducing import kmeans_inducing
+from sparsegp.noise.process import limit_slope, limited
 
 Array = NDArray[np.float64]
 LOG_ALPHA = (-20.0, 20.0)

@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 
 from sparsegp import linalg
-from sparsegp.data import Block
-from sparsegp.engines.anytime import blend
-from sparsegp.engines.sampling import Draw
-from sparsegp.engines.steps import StepSchedule
-from sparsegp.posterior import InducingPosterior
-from sparsegp.prior import SparsePrior
-from sparsegp.statistics import BlockStatistics
+from sparsegp.core.block import Block
+from sparsegp.core.posterior import InducingPosterior
+from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import BlockStatistics
+from sparsegp.infer.anytime import Draw, StepSchedule, blend
 
 SAFETY = 0.9
 

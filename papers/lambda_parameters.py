@@ -14,21 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from sparsegp import linalg
-from sparsegp.approximations import Approximation
-from sparsegp.data import MemoryRows
-from sparsegp.heteroscedastic import learning
-from sparsegp.heteroscedastic.bound import BoundState, Jitters, priors
-from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
-from sparsegp.heteroscedastic.learning import Inferred
-from sparsegp.heteroscedastic.noise_gradient import push_inducing
-from sparsegp.heteroscedastic.process import NoiseProcess, NoiseSlopes
+from sparsegp.core.approximations import Approximation
+from sparsegp.core.block import MemoryRows
+from sparsegp.core.posterior import InducingPosterior
 from sparsegp.kernels import Kernel
-from sparsegp.learning import lbfgs
-from sparsegp.learning.deadline import Deadline
-from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.recorder import LearningResult, StepCallback
-from sparsegp.posterior import InducingPosterior
-from sparsegp.pullback import push_back
+from sparsegp.learn import lbfgs
+from sparsegp.learn.adjoint import push_back
+from sparsegp.learn.hyperparameters import Hyperparameters, Limits
+from sparsegp.learn.trace import Deadline, LearningResult, StepCallback
+from sparsegp.noise import noise_learning
+from sparsegp.noise.bound import BoundState, Jitters, priors
+from sparsegp.noise.joint_hyperparameters import JointHyperparameters
+from sparsegp.noise.noise_gradient import push_inducing
+from sparsegp.noise.noise_learning import Inferred
+from sparsegp.noise.process import NoiseProcess, NoiseSlopes
 
 LAMBDA_ITERATIONS, ALL_ITERATIONS = 30, 70
 
@@ -121,7 +120,7 @@ class LambdaBound:
     """F as a function of the hyper-parameters and of one log Lambda a row: the paper's own objective."""
 
     rows: MemoryRows
-    row: Approximation
+    approx: Approximation
     limits: tuple[float, float]
     jitters: Jitters = field(default_factory=Jitters)
 
@@ -131,7 +130,7 @@ class LambdaBound:
 
     def state(self, hyper: LambdaHyperparameters) -> BoundState:
         with torch.no_grad():
-            f_prior, process = priors(hyper, self.row, self.limits, self.jitters)
+            f_prior, process = priors(hyper, self.approx, self.limits, self.jitters)
             process = from_lambda(process, self.rows.all.X, hyper.log_lambda.exp(), self.rows.all.weights)
             return BoundState.evaluate(f_prior, process, self.rows)
 
@@ -150,7 +149,7 @@ class LambdaBound:
 
 def learn_lambda(
     rows: MemoryRows,
-    row: Approximation,
+    approx: Approximation,
     hyper: LambdaHyperparameters,
     limits: Limits,
     *,
@@ -159,7 +158,7 @@ def learn_lambda(
     iterations: tuple[int, int] = (LAMBDA_ITERATIONS, ALL_ITERATIONS),
 ) -> list[LearningResult]:
     """The two stages of the paper: Lambda alone, then Lambda and all hyper-parameters together."""
-    objective = LambdaBound(rows, row, limits.noise_var)
+    objective = LambdaBound(rows, approx, limits.noise_var)
     watched: dict[str, Any] = {"on_step": on_step, "deadline": deadline}
     with hyper.only_lambda():
         first = lbfgs.maximize(objective, hyper, limits, max_iterations=iterations[0], **watched)
@@ -170,7 +169,7 @@ def learn_lambda(
 
 def infer_lambda(
     rows: MemoryRows,
-    row: Approximation,
+    approx: Approximation,
     hyper: LambdaHyperparameters,
     limits: Limits,
     *,
@@ -178,5 +177,5 @@ def infer_lambda(
     deadline: Deadline | None = None,
 ) -> Inferred:
     """The model, from the q(g_u) of the learned Lambda."""
-    start = LambdaBound(rows, row, limits.noise_var).state(hyper)
-    return learning.infer(rows, row, hyper, limits, start.process.q, rng=rng, deadline=deadline)
+    start = LambdaBound(rows, approx, limits.noise_var).state(hyper)
+    return noise_learning.infer(rows, approx, hyper, limits, start.process.q, rng=rng, deadline=deadline)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sparsegp import inducing as inducing_inputs
+from sparsegp.core import inducing as inducing_inputs
 from sparsegp.kernels import as_kernel
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsegp.data import Sizes
-from sparsegp.engines.sampling import Draw, Sampling, filled_blocks, make_draw
+from sparsegp.core.block import Sizes
+from sparsegp.infer.anytime import Draw, Sampling, filled_blocks, make_draw
 
 
 def _uniform(sizes: Sizes, per_step: int, rng: np.random.Generator) -> Iterator[Draw]:

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from sparsegp.estimators.base import Estimator
-from sparsegp.estimators.options import FitOptions
+from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit import start
-from sparsegp.heteroscedastic import learning as noise_learning
-from sparsegp.learning import neighbourhoods, progressive
+from sparsegp.learn import neighbourhoods, schedules
+from sparsegp.noise import noise_learning as noise_learning
 
 # Test processes run side by side; a pool of threads in each would only fight for the cores.
 torch.set_num_threads(1)
@@ -39,12 +39,12 @@ def brief_learning(monkeypatch: pytest.MonkeyPatch) -> None:
     that two fits can be compared closely."""
     few = {"first_iterations": 2, "fewest_iterations": 1}
 
-    def brief(schedule: progressive.Schedule) -> progressive.Schedule:
+    def brief(schedule: schedules.Schedule) -> schedules.Schedule:
         return replace(schedule, warm_up_iterations=min(2, schedule.warm_up_iterations), **few)
 
     for module, name in (
-        (progressive, "POINTS"),
-        (progressive, "BLOCKS"),
+        (schedules, "POINTS"),
+        (schedules, "BLOCKS"),
         (noise_learning, "POINT_STAGES"),
         (noise_learning, "BLOCK_STAGES"),
     ):

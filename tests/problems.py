@@ -10,17 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import approximations, kernels
-from sparsegp.approximations import Approximation
-from sparsegp.data import Block, MemoryRows
-from sparsegp.dense import ExactPosterior, NystromPosterior
-from sparsegp.engines import batch
+from sparsegp import kernels
+from sparsegp.core import approximations
+from sparsegp.core.approximations import Approximation
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.dense import ExactPosterior, NystromPosterior
+from sparsegp.core.local import LocalPosterior
+from sparsegp.core.partition import block_slices
+from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
+from sparsegp.core.prior import SparsePrior
+from sparsegp.infer import batch
 from sparsegp.kernels import Kernel
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.local_posterior import LocalPosterior
-from sparsegp.partition import block_slices
-from sparsegp.posterior import InducingPosterior, LatentPosterior, SparsePosterior
-from sparsegp.prior import SparsePrior
+from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.testing import oracle
 
 POWER = 0.4
@@ -37,7 +38,7 @@ Results = tuple[Any, ...]
 
 
 def get_row(name: str) -> Approximation:
-    """A row of the table, or one of COMBINATIONS."""
+    """An approximation, or one of COMBINATIONS."""
     return approximations.get(COMBINATIONS.get(name, name), POWER)
 
 

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparsegp.sources import Source, open_source
+from sparsegp.data import Source, open_source
 
 N_ROWS = 157
 NAMES = ["depth", "age", "flag"]

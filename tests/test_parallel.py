@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 from sparsegp import parallel
-from sparsegp.data import Block
+from sparsegp.core.block import Block
 from sparsegp.errors import FactorizationError, InputError, SparseGPError
 from sparsegp.parallel import Placed, Processes, Serial, Threads, homes_by_cost, largest_first, n_workers
 from sparsegp.testing import check_executor

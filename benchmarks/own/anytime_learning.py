@@ -17,18 +17,19 @@ import torch
 from benchmarks.jobs import Arrays, read_job, write_result
 from benchmarks.scores import gaussian_scores
 
-from sparsegp import inducing, kernels, linalg
-from sparsegp.approximations import Approximation, get
-from sparsegp.data import Block, MemoryRows
-from sparsegp.engines import batch
+from sparsegp import kernels, linalg
+from sparsegp.core import inducing
+from sparsegp.core.approximations import Approximation, get
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.partition import block_slices, kernel_metric, kmeans_partition
+from sparsegp.core.prior import SparsePrior
 from sparsegp.fit.problem import Start
 from sparsegp.fit.start import limits_of, local_start
-from sparsegp.learning import progressive
-from sparsegp.learning.deadline import Deadline
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
-from sparsegp.partition import block_slices, kernel_metric, kmeans_partition
-from sparsegp.prior import SparsePrior
+from sparsegp.infer import batch
+from sparsegp.learn import schedules
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.start_values import median_lengthscales, neighbour_noise_var
+from sparsegp.learn.trace import Deadline
 
 ROWS_FOR_INDUCING = 20_000
 
@@ -73,13 +74,13 @@ def learned(given: Setting, way: str, seconds: float) -> tuple[Hyperparameters, 
     clock = time.process_time
     started = clock()
     deadline = Deadline(started + seconds, clock)
-    stages = progressive.learn(given.rows, given.row, hyper, limits, optimizer=way, rng=rng, deadline=deadline)
+    stages = schedules.learn(given.rows, given.approx, hyper, limits, optimizer=way, rng=rng, deadline=deadline)
     evaluations = sum(stage.evaluations for stage in stages)
     return hyper, {"seconds": clock() - started, "evaluations": evaluations}
 
 
 def scored(given: Setting, hyper: Hyperparameters, y_test: np.ndarray) -> dict[str, float]:
-    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, given.row)
+    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, given.approx)
     _, posterior, info = batch.infer(prior, given.rows)
     mean, var = posterior.marginals(given.X_test, given.labels)
     std = (var + float(hyper.noise_var)).sqrt()

@@ -16,18 +16,17 @@ import torch
 from benchmarks.jobs import Arrays, read_job, write_result
 
 from sparsegp import kernels, linalg
-from sparsegp.approximations import get
-from sparsegp.data import Block, BlockSource, GivenBlocks, MemoryRows, RandomBlocks
-from sparsegp.engines import batch
-from sparsegp.engines.anytime import NaturalAscent, Reading, read
-from sparsegp.engines.sampling import WITHOUT_REPLACEMENT
-from sparsegp.engines.stopping import ProbePoints, Probes
-from sparsegp.local_posterior import LocalPosterior, make_posterior
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block, BlockSource, GivenBlocks, MemoryRows, RandomBlocks
+from sparsegp.core.local import LocalPosterior, make_posterior
+from sparsegp.core.partition import block_slices, kernel_metric, kmeans_partition
+from sparsegp.core.posterior import InducingPosterior
+from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import BlockStatistics
+from sparsegp.infer import batch
+from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, NaturalAscent, Reading, read
+from sparsegp.infer.stopping import ProbePoints, Probes
 from sparsegp.metrics import nlpd, rmse
-from sparsegp.partition import block_slices, kernel_metric, kmeans_partition
-from sparsegp.posterior import InducingPosterior
-from sparsegp.prior import SparsePrior
-from sparsegp.statistics import BlockStatistics
 
 ROWS_WITH_VARIANCE = 5_000
 STEP_RATIO = 1.35
@@ -103,7 +102,7 @@ def kernel_of(problem: Arrays, name: str) -> kernels.SquaredExponential:
 
 
 def measured(problem: Arrays, data: Arranged, name: str, rng: np.random.Generator) -> dict[str, Any]:
-    """The full model and the anytime one, for one row of the table."""
+    """The full model and the anytime one, for one approximation."""
     Z, noise_var = torch.from_numpy(problem[f"{name}_Z"]), float(problem[f"{name}_noise_var"])
     prior = SparsePrior.build(kernel_of(problem, name), Z, noise_var, get(name))
     test = TestRows(prior, data.rows, data.X_test, data.labels, data.y_test)
@@ -112,7 +111,7 @@ def measured(problem: Arrays, data: Arranged, name: str, rng: np.random.Generato
         "full": {"seconds": info.seconds, **test.scores(posterior.q)},
         "anytime": anytime_curve(prior, GivenBlocks(data.rows), test, rng),
     }
-    if not prior.row.by_block:
+    if not prior.approx.by_block:
         source = RandomBlocks.build(data.rows, max(1, len(data.rows) // data.n_blocks), rng)
         facts["anytime, random blocks"] = anytime_curve(prior, source, test, rng)
     return facts

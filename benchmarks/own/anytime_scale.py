@@ -17,14 +17,13 @@ import torch
 from benchmarks.jobs import Arrays, read_job, write_result
 
 from sparsegp import kernels, linalg
-from sparsegp.approximations import get
-from sparsegp.data import Block, MemoryRows
-from sparsegp.engines.anytime import NaturalAscent
-from sparsegp.engines.sampling import WITHOUT_REPLACEMENT
-from sparsegp.partition import kernel_metric, kmeans_partition
-from sparsegp.posterior import InducingPosterior
-from sparsegp.prior import SparsePrior
-from sparsegp.sources import DiskRows, nearest_block, write_blocks
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.partition import kernel_metric, kmeans_partition
+from sparsegp.core.posterior import InducingPosterior
+from sparsegp.core.prior import SparsePrior
+from sparsegp.data import DiskRows, nearest_block, write_blocks
+from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, NaturalAscent
 
 GROUP_ROWS = 65_536
 ROWS_FOR_KMEANS = 200_000

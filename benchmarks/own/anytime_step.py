@@ -16,11 +16,10 @@ from benchmarks.jobs import Arrays, read_job, write_result
 from benchmarks.measure import median_seconds
 
 from sparsegp import kernels, linalg
-from sparsegp.approximations import get
-from sparsegp.data import Block, GivenBlocks, MemoryRows
-from sparsegp.engines.anytime import NaturalAscent
-from sparsegp.engines.sampling import WITHOUT_REPLACEMENT
-from sparsegp.prior import SparsePrior
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block, GivenBlocks, MemoryRows
+from sparsegp.core.prior import SparsePrior
+from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, NaturalAscent
 
 
 def step_of(problem: Arrays, row: str, block_rows: int) -> Callable[[], object]:

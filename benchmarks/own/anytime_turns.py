@@ -15,10 +15,9 @@ from benchmarks.jobs import Arrays, read_job, write_result
 from benchmarks.own.anytime_scale import build_prior
 
 from sparsegp import linalg
-from sparsegp.engines.anytime import NaturalAscent
-from sparsegp.engines.sampling import WITHOUT_REPLACEMENT
-from sparsegp.prior import SparsePrior
-from sparsegp.sources import DiskRows
+from sparsegp.core.prior import SparsePrior
+from sparsegp.data import DiskRows
+from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, NaturalAscent
 
 WARM_UP = 3
 

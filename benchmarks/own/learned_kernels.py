@@ -1,4 +1,4 @@
-"""Worker: kernel, noise and inducing inputs of each row of the table, learned from a sample within a budget."""
+"""Worker: kernel, noise and inducing inputs of each approximation, learned from a sample within a budget."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from benchmarks.jobs import Arrays, read_job, write_result
 from benchmarks.measure import PeakMemory
 
 from sparsegp import kernels, linalg
-from sparsegp.approximations import get
-from sparsegp.data import Block, MemoryRows
-from sparsegp.engines import batch
-from sparsegp.prior import SparsePrior
-from sparsegp.sources import Source, SourceRows, open_source, scan
-from sparsegp.sources.batch import Array
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.prior import SparsePrior
+from sparsegp.data import Source, SourceRows, open_source, scan
+from sparsegp.data.batches import Array
+from sparsegp.infer import batch
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from benchmarks.jobs import Arrays, read_job, write_result
 from benchmarks.measure import median_seconds, seconds_of
 
 from sparsegp import SparseGPRegressor, kernels
-from sparsegp.approximations import get
-from sparsegp.data import Block, MemoryRows
-from sparsegp.engines import recursive, revision
-from sparsegp.posterior import InducingPosterior
-from sparsegp.prior import SparsePrior
-from sparsegp.statistics import BlockStatistics
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.posterior import InducingPosterior
+from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import BlockStatistics
+from sparsegp.infer import recursive, revise
 
 POSITIVE_CHECKS = 20
 
@@ -104,7 +104,7 @@ def forgetting(problem: Arrays, options: dict[str, Any]) -> dict[str, Any]:
     def remove() -> None:
         nonlocal state
         for block in blocks:
-            state = revision.forget(state, block)
+            state = revise.forget(state, block)
 
     add_seconds, remove_seconds = seconds_of(add), seconds_of(remove)
     eye = torch.eye(prior.n_inducing, dtype=torch.float64)

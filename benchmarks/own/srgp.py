@@ -17,13 +17,13 @@ from benchmarks.scores import gaussian_scores
 
 from papers.carried_srgp import optimizer as srgp
 from sparsegp import kernels
-from sparsegp.approximations import get
-from sparsegp.data import Block, MemoryRows
-from sparsegp.engines import batch
-from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.objective import CollapsedObjective
-from sparsegp.learning.recorder import LearningStep
-from sparsegp.prior import SparsePrior
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.prior import SparsePrior
+from sparsegp.infer import batch
+from sparsegp.learn.hyperparameters import Hyperparameters, Limits
+from sparsegp.learn.objective import CollapsedObjective
+from sparsegp.learn.trace import LearningStep
 
 NOISE_LIMITS = (1e-6, 100.0)
 
@@ -53,7 +53,7 @@ class Trace:
     def predict(self) -> tuple[dict[str, float], Arrays]:
         """Scores and predictions of the current hyper-parameters, the posterior from all rows."""
         hyper = self.hyper
-        prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, self.objective.row)
+        prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, self.objective.approx)
         _, posterior, info = batch.infer(prior, self.objective.rows)
         mean, var = posterior.marginals(torch.from_numpy(self.problem["X_test"]))
         predictions = {"mean": mean.numpy(), "std": (var + hyper.noise_var).sqrt().numpy()}

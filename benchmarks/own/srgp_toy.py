@@ -11,13 +11,13 @@ from benchmarks.jobs import Arrays, read_job, write_result
 
 from papers.carried_srgp.forward_gradient import ForwardGradient
 from sparsegp import kernels
-from sparsegp.approximations import get
-from sparsegp.data import Block, MemoryRows
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective
-from sparsegp.posterior import InducingPosterior, SparsePosterior, log_evidence
-from sparsegp.prior import SparsePrior
-from sparsegp.statistics import BlockStatistics
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.posterior import InducingPosterior, SparsePosterior, log_evidence
+from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import BlockStatistics
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.objective import CollapsedObjective
 
 LENGTHSCALE, NOISE_VAR = 0.1, 0.04
 LENGTHSCALE_ENTRY = 2  # of (log noise, log variance, log lengthscale)
@@ -45,7 +45,7 @@ def _online(
 ) -> tuple[list[dict[str, Any]], Arrays]:
     """Figure 3: cumulative bound and derivative after each single row."""
     prior, rows = objective.prior(hyper), objective.rows
-    forward = ForwardGradient(hyper, objective.row)
+    forward = ForwardGradient(hyper, objective.approx)
     state, slope = forward.init(prior), 0.0
     steps, bands = [], {}
     for k, single in enumerate(rows.chunks(1), 1):

@@ -19,10 +19,10 @@ from papers.carried_srgp.sensitivities import (
     in_double,
 )
 from sparsegp import linalg
-from sparsegp.approximations import Approximation
-from sparsegp.data import Block, MemoryRows
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.prior import SparsePrior
+from sparsegp.core.approximations import Approximation
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.prior import SparsePrior
+from sparsegp.learn.hyperparameters import Hyperparameters
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class ForwardGradient:
     With the parameters held, the increments of all batches plus `deferred` are the gradient of J.
     """
 
-    def __init__(self, hyper: Hyperparameters, row: Approximation, *, learns_noise: bool = True) -> None:
+    def __init__(self, hyper: Hyperparameters, approx: Approximation, *, learns_noise: bool = True) -> None:
         self.hyper = hyper
-        self.directions = Directions.build(hyper, row, learns_noise=learns_noise)
+        self.directions = Directions.build(hyper, approx, learns_noise=learns_noise)
 
     @torch.no_grad()
     def init(self, prior: SparsePrior) -> ForwardState:
@@ -98,7 +98,7 @@ class ForwardGradient:
 
     @property
     def _has_dense_part(self) -> bool:
-        return self.directions.row.keeps_residual and self.directions.n_dims > 0
+        return self.directions.approx.keeps_residual and self.directions.n_dims > 0
 
     def _slope(self, total: Sensitivities, q: _Posterior, here: Linearization) -> Gradient:
         """d Phi/d theta = <A, dB> + m dh with A = dPhi/dB = -(B^-1 + m m^T)/2 and m = dPhi/dh."""

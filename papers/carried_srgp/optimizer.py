@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from papers.carried_srgp.forward_gradient import ForwardGradient
 from papers.carried_srgp.sensitivities import Gradient
-from sparsegp.data import Block, MemoryRows
-from sparsegp.learning.deadline import Deadline
-from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.objective import CollapsedObjective, Objective, require_rows
-from sparsegp.learning.recorder import LearningResult, StepCallback
-from sparsegp.learning.srgp import (
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.learn.hyperparameters import Hyperparameters, Limits
+from sparsegp.learn.objective import CollapsedObjective, Objective, require_rows
+from sparsegp.learn.srgp import (
     ROWS_PER_INDUCING,
     Climber,
     Decay,
@@ -34,6 +32,7 @@ from sparsegp.learning.srgp import (
     require_points,
     run_epochs,
 )
+from sparsegp.learn.trace import Deadline, LearningResult, StepCallback
 
 ALONE_RATE, CARRIED_RATE = 0.1, 0.03
 
@@ -70,9 +69,9 @@ def maximize(
     deadline: Deadline | None = None,
     settings: Settings | None = None,
 ) -> LearningResult:
-    """Climb the objective, in place; an iteration is an epoch, as `sparsegp.learning.srgp.run_epochs` says."""
+    """Climb the objective, in place; an iteration is an epoch, as `sparsegp.learn.srgp.run_epochs` says."""
     collapsed = require_rows(objective, "srgp")
-    require_points(collapsed.row)
+    require_points(collapsed.approx)
     settings = settings or Settings()
     return run_epochs(
         CarriedEpoch(collapsed, hyper, limits, settings),
@@ -114,7 +113,7 @@ class CarriedEpoch:
     def carried(self, rows: Block, sizes: list[int]) -> Iterator[NDArray[np.float64]]:
         """d psi_k by row, one batch after the other; between two of them the hyper-parameters move."""
         learns_noise = rows.noise_var is None
-        forward = ForwardGradient(self.hyper, self.objective.row, learns_noise=learns_noise)
+        forward = ForwardGradient(self.hyper, self.objective.approx, learns_noise=learns_noise)
         state = forward.init(self.objective.prior(self.hyper))
         batches = [rows.take(index) for index in torch.arange(len(rows)).split(sizes)]
         for k, batch in enumerate(batches, start=1):

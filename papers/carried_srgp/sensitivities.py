@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from papers.carried_srgp.kernel_tangents import KernelTangents, make_tangents
-from sparsegp import linalg, noise_model
-from sparsegp.approximations import Approximation
-from sparsegp.data import Block, MemoryRows
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.prior import SparsePrior
+from sparsegp import linalg
+from sparsegp.core import noise_model
+from sparsegp.core.approximations import Approximation
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.prior import SparsePrior
+from sparsegp.learn.hyperparameters import Hyperparameters
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,15 @@ class Gradient:
 class Directions:
     """The parameters that derivatives are taken by: those of the kernel, the noise, and (n_dims > 0) all of U."""
 
-    row: Approximation
+    approx: Approximation
     tangents: KernelTangents
     learns_noise: bool
     n_dims: int
 
     @classmethod
-    def build(cls, hyper: Hyperparameters, row: Approximation, *, learns_noise: bool) -> "Directions":
+    def build(cls, hyper: Hyperparameters, approx: Approximation, *, learns_noise: bool) -> "Directions":
         tangents = make_tangents(hyper.kernel, hyper.inducing.detach())
-        return cls(row, tangents, learns_noise, hyper.inducing.shape[1] if hyper.inducing.requires_grad else 0)
+        return cls(approx, tangents, learns_noise, hyper.inducing.shape[1] if hyper.inducing.requires_grad else 0)
 
     @property
     def n_shared(self) -> int:
@@ -56,7 +57,7 @@ class Directions:
     @property
     def n_spread(self) -> int:
         """Parameters that change the noise of a row: the noise variance, and with a residual those of the kernel."""
-        return 1 + (self.n_shared if self.row.keeps_residual else 0)
+        return 1 + (self.n_shared if self.approx.keeps_residual else 0)
 
     def inducing_columns(self, prior: SparsePrior) -> Tensor:
         """D_t with dKuu = D_t + D_t^T: half of dKuu for kernel parameters; for u_jq only column j of D_q counts."""
@@ -137,12 +138,12 @@ class PointModel:
         W = K @ inverse_L.mT
         noise, weight = prior.row_noise(block), row_weights(block)
         d = prior.residual_diag(block.X, W)
-        v = noise_model.point_variance(prior.row, d, noise)
-        plain = replace(prior.row, penalty=0.0)
+        v = noise_model.point_variance(prior.approx, d, noise)
+        plain = replace(prior.approx, penalty=0.0)
         v_by_d, v_by_noise = noise_model.point_pullback(plain, d, noise, v, torch.ones_like(v))
         # local part: -(log v + y^2/v)/2 - a
         v_bar = 0.5 * (block.y.square() / v - 1.0) / v
-        by_d, by_noise = noise_model.point_pullback(prior.row, d, noise, v, v_bar)
+        by_d, by_noise = noise_model.point_pullback(prior.approx, d, noise, v, v_bar)
         s_slope = -weight / v.square()
         clipped = d <= 0.0
         return cls(
@@ -194,7 +195,7 @@ def batch_sensitivities(directions: Directions, here: Linearization, batch: Bloc
 
     The local part is log N(y; 0, V) - a.
     """
-    return (_with_residual if directions.row.keeps_residual else _without_residual)(directions, here, batch)
+    return (_with_residual if directions.approx.keeps_residual else _without_residual)(directions, here, batch)
 
 
 def _without_residual(directions: Directions, here: Linearization, batch: Block) -> tuple[Sensitivities, Gradient]:
@@ -210,7 +211,7 @@ def _without_residual(directions: Directions, here: Linearization, batch: Block)
             part.add_tangent(t, sW, dK, s * chunk.y)
         total_weight += chunk.n_rows
         target_sq += float(s @ chunk.y.square())
-        if directions.row.penalty:
+        if directions.approx.penalty:
             own[0] += s @ prior.kernel.diagonal(chunk.X).detach()
             own[1:] += directions.tangents.diagonal(chunk.X) @ s
     part.spread[0], part.pull[0] = -part.precision, -part.shift
@@ -224,7 +225,7 @@ def _penalty_slope(directions: Directions, here: Linearization, part: Sensitivit
 
     With Q = L0^T Kuu^-1: sum s q_ii = <Q L0, S>, by column 2 <Q, T_t> - 2 <Q^T S Q, D_t>.
     """
-    rho, n_dims = directions.row.penalty, here.prior.inducing.shape[1]
+    rho, n_dims = directions.approx.penalty, here.prior.inducing.shape[1]
     if not rho:
         return directions.gradient(torch.zeros_like(part.targets), n_dims)
     inverse_root = linalg.inverse_lower(here.root)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sparsegp import files, kernels, metrics, serving
     from sparsegp.errors import FactorizationError, FingerprintError, InputError, ModelFileError, SparseGPError
-    from sparsegp.estimators.committee import CommitteeGPRegressor
-    from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
+    from sparsegp.estimators.committee_regressor import CommitteeGPRegressor
+    from sparsegp.estimators.heteroscedastic_regressor import HeteroscedasticGPRegressor
     from sparsegp.estimators.loading import load
-    from sparsegp.estimators.regressor import SparseGPRegressor
+    from sparsegp.estimators.sparse import SparseGPRegressor
     from sparsegp.fit.pipeline import Progress
     from sparsegp.planning import plan
 
@@ -35,15 +35,15 @@ __all__ = [
 
 # Names are imported when first asked for: the command line answers without waiting for torch.
 _HOMES = {
-    "CommitteeGPRegressor": "sparsegp.estimators.committee",
+    "CommitteeGPRegressor": "sparsegp.estimators.committee_regressor",
     "FactorizationError": "sparsegp.errors",
     "FingerprintError": "sparsegp.errors",
-    "HeteroscedasticGPRegressor": "sparsegp.estimators.heteroscedastic",
+    "HeteroscedasticGPRegressor": "sparsegp.estimators.heteroscedastic_regressor",
     "InputError": "sparsegp.errors",
     "ModelFileError": "sparsegp.errors",
     "Progress": "sparsegp.fit.pipeline",
     "SparseGPError": "sparsegp.errors",
-    "SparseGPRegressor": "sparsegp.estimators.regressor",
+    "SparseGPRegressor": "sparsegp.estimators.sparse",
     "load": "sparsegp.estimators.loading",
     "plan": "sparsegp.planning",
 }

@@ -10,11 +10,12 @@ from pyarrow import csv
 from typer.testing import CliRunner
 
 import sparsegp
-from sparsegp import InputError, approximations, files
-from sparsegp.cli import app, options, tables
+from sparsegp import InputError, files
+from sparsegp.cli import app, options, table_columns
+from sparsegp.core import approximations
 from sparsegp.errors import SparseGPError
 from sparsegp.kernels import get as kernel_class
-from sparsegp.learning.progressive import OPTIMIZERS
+from sparsegp.learn.schedules import OPTIMIZERS
 
 pytestmark = pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 
@@ -262,7 +263,7 @@ def test_inputs_alone_are_read_by_name_in_every_kind_of_table(tmp_path):
     pq.write_table(rows, tmp_path / "rows.parquet")
     csv.write_csv(rows, tmp_path / "rows.tsv", csv.WriteOptions(delimiter="\t"))
     for name in ("rows.parquet", "rows.tsv"):
-        batches = list(tables.open_table(tmp_path / name, None, ["b", "a"], batch_rows=7))
+        batches = list(table_columns.open_table(tmp_path / name, None, ["b", "a"], batch_rows=7))
         assert max(map(len, batches)) <= 7
         np.testing.assert_array_equal(np.concatenate([b.X for b in batches]), np.column_stack([rows["b"], rows["a"]]))
 

@@ -14,9 +14,9 @@ import pytest
 
 import sparsegp
 from sparsegp import SparseGPRegressor, kernels
-from sparsegp.cli import tables
+from sparsegp.cli import table_columns
 from sparsegp.cli.watch import Watcher
-from sparsegp.sources import open_source
+from sparsegp.data import open_source
 
 SECONDS = 600
 BRIEFLY = ("--time-budget", "0.01")
@@ -57,7 +57,7 @@ def folder(tmp_path_factory):
     )
     rows = open_source(folder / "train.parquet", target="y")
     model.fit(*columns(table(80, 0)))
-    tables.name_columns(model, rows, "y")
+    table_columns.name_columns(model, rows, "y")
     model.save(folder / "model.sgp")
     return folder
 

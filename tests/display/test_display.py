@@ -18,7 +18,7 @@ from sparsegp.display import (
     ResidualsDisplay,
 )
 from sparsegp.display.relevance import column_lengthscales
-from sparsegp.learning.recorder import LearningResult
+from sparsegp.learn.trace import LearningResult
 
 matplotlib.use("Agg")
 

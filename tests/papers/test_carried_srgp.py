@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_golden import Golden, golden_problem, ordered_gradient, row_of, two_dimensional_problem
+from test_srgp import batch_gradient, learning_problem, near, start
 
 from papers.carried_srgp.forward_gradient import ForwardGradient
 from papers.carried_srgp.kernel_tangents import (
@@ -18,17 +20,16 @@ from papers.carried_srgp.kernel_tangents import (
 )
 from papers.carried_srgp.optimizer import CarriedEpoch, Settings, as_vector, maximize
 from problems import CHANGES, KERNELS, Problem, get_row, random_problem
-from sparsegp import approximations, kernels
-from sparsegp.approximations import Approximation
-from sparsegp.data import Block, MemoryRows
+from sparsegp import kernels
+from sparsegp.core import approximations
+from sparsegp.core.approximations import Approximation
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.prior import SparsePrior
 from sparsegp.errors import FactorizationError
-from sparsegp.learning import lbfgs
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective
-from sparsegp.learning.srgp import counted_for_all, gradient_alone
-from sparsegp.prior import SparsePrior
-from test_golden import Golden, golden_problem, ordered_gradient, row_of, two_dimensional_problem
-from test_srgp import batch_gradient, learning_problem, near, start
+from sparsegp.learn import lbfgs
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.objective import CollapsedObjective
+from sparsegp.learn.srgp import counted_for_all, gradient_alone
 
 POINT_ROWS = ("sor", "dtc", "vfe", "fitc", "fic", "pep", "points")
 

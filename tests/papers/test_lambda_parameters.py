@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
+from test_vshgp import ANY_NOISE, check_gradient, joint_hyper, tight
 
 from papers.lambda_parameters import (
     LambdaBound,
@@ -21,13 +22,12 @@ from papers.lambda_parameters import (
 )
 from problems import Problem, agree, get_row, random_problem, tensor, unwhitened, with_weights
 from sparsegp import HeteroscedasticGPRegressor, InputError, kernels
-from sparsegp.data import Block, MemoryRows
-from sparsegp.engines import batch
-from sparsegp.heteroscedastic import learning
-from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
-from sparsegp.learning.deadline import Deadline
-from sparsegp.learning.hyperparameters import Limits
-from test_vshgp import ANY_NOISE, check_gradient, joint_hyper, tight
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.infer import batch
+from sparsegp.learn.hyperparameters import Limits
+from sparsegp.learn.trace import Deadline
+from sparsegp.noise import noise_learning
+from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 
 Golden = Mapping[str, Any]
 
@@ -214,8 +214,8 @@ def test_both_ways_of_learning_end_at_the_same_bound() -> None:
     stages = learn_lambda(rows, row, hyper, limits)
     model = infer_lambda(rows, row, hyper, limits, rng=rng)
     plain = JointHyperparameters(*start(rows), learn_inducing=False)
-    _, q = learning.learn(rows, row, plain, limits, rng=rng)
-    reference = learning.infer(rows, row, plain, limits, q, rng=rng)
+    _, q = noise_learning.learn(rows, row, plain, limits, rng=rng)
+    reference = noise_learning.infer(rows, row, plain, limits, q, rng=rng)
     assert len(stages) == 2
     assert stages[0].objective < stages[1].objective
     assert model.bound == pytest.approx(reference.bound, abs=0.05 * len(rows))

@@ -9,23 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_anytime import MODELS, draw_of, take_steps, total_statistics
+from test_golden import golden_problem
+from test_stopping import N_BLOCKS, line_prior, mixed_rows, standardised_errors
 
 from papers.extrapolation import standard_error
 from papers.gradient_ascent import GradientAscent, stable_rate
 from papers.sampling import UNIFORM
 from papers.steps import Constant, RobbinsMonro
 from problems import agree, get_row, random_problem, unwhitened
-from sparsegp import approximations
-from sparsegp.data import GivenBlocks
-from sparsegp.engines import steps, stopping
-from sparsegp.engines.anytime import NaturalAscent, default_recent
-from sparsegp.engines.divergence import kl_divergence
-from sparsegp.engines.sampling import WITHOUT_REPLACEMENT
+from sparsegp.core import approximations
+from sparsegp.core.block import GivenBlocks
+from sparsegp.core.evidence import kl_divergence
+from sparsegp.core.posterior import InducingPosterior
 from sparsegp.errors import InputError
-from sparsegp.posterior import InducingPosterior
-from test_anytime import MODELS, draw_of, take_steps, total_statistics
-from test_golden import golden_problem
-from test_stopping import N_BLOCKS, line_prior, mixed_rows, standardised_errors
+from sparsegp.infer import anytime, stopping
+from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, NaturalAscent, default_recent
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -103,8 +102,8 @@ def test_gradient_ascent_approaches_the_batch_posterior() -> None:
 
 
 CASES = {
-    "early": (12, WITHOUT_REPLACEMENT, steps.Averaging()),
-    "late": (28, WITHOUT_REPLACEMENT, steps.Averaging()),
+    "early": (12, WITHOUT_REPLACEMENT, anytime.Averaging()),
+    "late": (28, WITHOUT_REPLACEMENT, anytime.Averaging()),
     "with replacement": (40, UNIFORM, RobbinsMonro(1.0, 1.0, 0.8)),
 }
 

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import csv
 
 from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, plan
-from sparsegp.approximations import NAMES
+from sparsegp.core.approximations import NAMES
 from sparsegp.planning import Machine, cost, duration, measured, size
 from sparsegp.planning.cost import Cost
 from sparsegp.planning.estimate import evaluation_bytes

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparsegp.cli import options, tables
+from sparsegp.cli import options, table_columns
 from sparsegp.cli.output import note, show
 from sparsegp.cli.watch import INTERRUPTED, watched
 from sparsegp.errors import InputError
 
 if TYPE_CHECKING:
-    from sparsegp.sources import Source
+    from sparsegp.data import Source
 
 DEFAULT_APPROXIMATION = {"sparse": options.AUTO, "heteroscedastic": "vfe", "committee": "exact"}
 
@@ -80,8 +80,10 @@ def fit(
 ) -> None:
     """Fit a model to a table and save it. Ctrl-C saves the best model so far."""
     options.require_folder(output)
-    source = tables.open_table(data, target, tables.names_in(features), weight=weight, noise_var=noise_var)
-    tables.require_rows(source, data)
+    source = table_columns.open_table(
+        data, target, table_columns.names_in(features), weight=weight, noise_var=noise_var
+    )
+    table_columns.require_rows(source, data)
     settings = Settings(model, approximation, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose)
     _fit_and_save(settings, source, target, output, time_budget, as_json)
 
@@ -94,10 +96,10 @@ def _fit_and_save(
     model, started = settings.estimator(), time.perf_counter()
     with watched(model, time_budget, quiet=as_json or settings.verbose) as watcher:
         # a function that starts a new pass: more rows than fit into memory are read as they are needed
-        model.fit(lambda: tables.tuples(source))
-    tables.name_columns(model, source, target)
+        model.fit(lambda: table_columns.tuples(source))
+    table_columns.name_columns(model, source, target)
     if watcher.fraction == 1.0:
-        files.record_batches(model, tables.content_id(source))
+        files.record_batches(model, table_columns.content_id(source))
     model.save(output)
     choice = model.info_.get("choice", {})
     result = {

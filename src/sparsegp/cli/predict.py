@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsegp.cli import options, tables
+from sparsegp.cli import options, table_columns
 from sparsegp.cli.output import show
 from sparsegp.errors import InputError
 
@@ -31,9 +31,9 @@ def predict(
     if not 0.0 < coverage < 1.0:
         raise InputError(f"--coverage is a probability between 0 and 1, such as 0.95; got {coverage:g}.")
     fitted = _loaded(model)
-    source, n_rows = tables.open_for(fitted, data, None, batch_rows=chunk_rows), 0
-    with _writer(output) as write, tables.named_columns():
-        for X, *_ in tables.tuples(source):
+    source, n_rows = table_columns.open_for(fitted, data, None, batch_rows=chunk_rows), 0
+    with _writer(output) as write, table_columns.named_columns():
+        for X, *_ in table_columns.tuples(source):
             mean, std = fitted.predict(X, return_std=True)
             lower, upper = fitted.predict_interval(X, coverage)
             write({"mean": mean, "std": std, "lower": lower, "upper": upper})
@@ -61,7 +61,7 @@ def _writer(output: Path | None) -> Iterator[Write]:
     import pyarrow.parquet as pq
     from pyarrow import csv
 
-    from sparsegp.sources import files
+    from sparsegp.data import files
 
     schema = pa.schema([(name, pa.float64()) for name in ("mean", "std", "lower", "upper")])
     if output is None:
@@ -88,7 +88,7 @@ def evaluate(
     from sparsegp.report.scores import scores
 
     fitted = sparsegp.load(model)
-    rows = tables.read(tables.open_for(fitted, data, tables.target_of(fitted, target)))
-    with tables.named_columns():
+    rows = table_columns.read(table_columns.open_for(fitted, data, table_columns.target_of(fitted, target)))
+    with table_columns.named_columns():
         result = scores(fitted, rows.X, rows.y)
     show(f"Scores on {data}", {"rows": len(rows), **result}, as_json)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from sparsegp.cli import options, tables
+from sparsegp.cli import options, table_columns
 from sparsegp.cli.fit import Settings
 from sparsegp.cli.output import note, print_json, show, show_rows
 from sparsegp.cli.watch import INTERRUPTED, watched
 from sparsegp.errors import InputError, SparseGPError
 
 if TYPE_CHECKING:
-    from sparsegp.sources import Batch
+    from sparsegp.data import Batch
 
 SHOWN = ("approximation", "rmse", "nlpd", "crps", "coverage_95", "seconds", "megabytes")
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -37,9 +37,9 @@ def report(
     from sparsegp import report as pages
 
     fitted = sparsegp.load(model)
-    name = tables.target_of(fitted, target)
-    rows = tables.read(tables.open_for(fitted, data, name))
-    with tables.named_columns():
+    name = table_columns.target_of(fitted, target)
+    rows = table_columns.read(table_columns.open_for(fitted, data, name))
+    with table_columns.named_columns():
         found = pages.judge(fitted, rows.X, rows.y)
         pages.write(fitted, rows.X, rows.y, output, title=title or model.stem, target_name=name, judgement=found)
     warnings = [finding.what for finding in found.findings if finding.severity == "warning"]
@@ -64,9 +64,9 @@ def compare(
 ) -> None:
     """Fit several approximations to the same rows and score them on the same other rows."""
     wanted = _wanted(approximations)
-    source = tables.open_table(data, target, tables.names_in(features))
-    rows, names = tables.read(source), source.feature_names
-    given = None if test is None else tables.read(tables.open_table(test, target, names))
+    source = table_columns.open_table(data, target, table_columns.names_in(features))
+    rows, names = table_columns.read(source), source.feature_names
+    given = None if test is None else table_columns.read(table_columns.open_table(test, target, names))
     train, other = _split(rows, test_fraction, seed) if given is None else (rows, given)
     settings = Settings("sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose=False)
     results: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ def compare(
 
 def _wanted(names: str) -> list[str]:
     """Every name known, found out before the first fit."""
-    from sparsegp.approximations import NAMES
+    from sparsegp.core.approximations import NAMES
 
     wanted = [name.strip() for name in names.split(",")]
     unknown = [name for name in wanted if name not in (*NAMES, options.AUTO)]
@@ -174,7 +174,7 @@ def plan(
     found = sparsegp.plan(
         data,
         target=target,
-        features=tables.names_in(features),
+        features=table_columns.names_in(features),
         n_rows=n_rows,
         machines=_counts(machines),
         machine=None if machine is None else _constants(machine),

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparsegp.cli import options, tables
+from sparsegp.cli import options, table_columns
 from sparsegp.cli.output import note, print_json, show, show_rows
 from sparsegp.errors import InputError
 
 if TYPE_CHECKING:
-    from sparsegp.sources import Source
+    from sparsegp.data import Source
 
 
 def update(
@@ -45,13 +45,13 @@ def update(
     from sparsegp import files
 
     destination = output or model
-    with files.locked(destination), tables.named_columns():
+    with files.locked(destination), table_columns.named_columns():
         fitted, reports = _opened(model, separate), []
         if noise_var is not None and fitted.model_.learns_noise:
             raise InputError("--noise-var is not for a model with learned noise: it knows the noise of every place.")
         for path in data:
-            name, columns = tables.target_of(fitted, target), {"weight": weight, "noise_var": noise_var}
-            source = tables.open_for(fitted, path, name, **columns, batch_rows=chunk_rows)
+            name, columns = table_columns.target_of(fitted, target), {"weight": weight, "noise_var": noise_var}
+            source = table_columns.open_for(fitted, path, name, **columns, batch_rows=chunk_rows)
             reports.append({"file": str(path), **_add_once(fitted, source, batch_id, destination)})
     if as_json:
         print_json({"model": str(destination), "batches": reports, "rows_in_model": int(fitted.n_samples_seen_)})
@@ -76,11 +76,11 @@ def _opened(path: Path, separate: bool) -> Any:
 def _add_once(model: Any, source: "Source", batch_id: str | None, destination: Path) -> dict[str, Any]:
     from sparsegp import files
 
-    name = batch_id or tables.content_id(source)
+    name = batch_id or table_columns.content_id(source)
     if name in files.batch_ids(model):
         return {"batch_id": name, "added": False, "rows": 0}
     n_rows = 0
-    for X, y, noise, weight in tables.tuples(source):
+    for X, y, noise, weight in table_columns.tuples(source):
         known = {} if noise is None else {"noise_var": noise}
         model.partial_fit(X, y, sample_weight=weight, **known)
         n_rows += len(y)

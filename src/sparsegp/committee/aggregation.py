@@ -53,7 +53,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A row of the table. `communicates`: the base is an expert on rows drawn from everywhere, which every other
+    """A rule of the table. `communicates`: the base is an expert on rows drawn from everywhere, which every other
     expert has too and whose weight is never below 1 for the first of them; otherwise the base is the prior."""
 
     name: str
@@ -89,8 +89,8 @@ class Aggregation:
 
 
 TABLE: Mapping[str, Aggregation] = {
-    row.name: row
-    for row in (
+    rule.name: rule
+    for rule in (
         Aggregation("poe", Weighting.ONE, BaseCount.PER_WEIGHT, False, "product of experts"),
         Aggregation("gpoe", Weighting.ONE_OVER_EXPERTS, BaseCount.PER_WEIGHT, False, "generalised product of experts"),
         Aggregation("bcm", Weighting.ONE, BaseCount.ONCE, False, "004 sec. 7 at single points"),
@@ -119,25 +119,25 @@ class Answer:
 EVERYWHERE = slice(None)
 
 
-def aggregate(row: Aggregation, base: Moments, answers: Iterable[Answer], n_experts: int) -> Moments:
+def aggregate(rule: Aggregation, base: Moments, answers: Iterable[Answer], n_experts: int) -> Moments:
     """The committee's moments. Answers are folded one by one: memory is that of one of them."""
     gain, pull = torch.zeros_like(base.mean), torch.zeros_like(base.mean)
-    total = torch.full_like(base.mean, row.first_total)
+    total = torch.full_like(base.mean, rule.first_total)
     for answer in answers:
         own_base = base.at(answer.index)
-        weight, var = expert_weight(row, own_base, answer, n_experts)
+        weight, var = expert_weight(rule, own_base, answer, n_experts)
         gain[answer.index] += weight * (1.0 / var - 1.0 / own_base.var)
         pull[answer.index] += weight * (answer.moments.mean - own_base.mean) / var
-        if row.normalizes:
+        if rule.normalizes:
             total[answer.index] += weight
-    precision = row.base_weight(n_experts) / base.var + gain / total
+    precision = rule.base_weight(n_experts) / base.var + gain / total
     return Moments(base.mean + pull / total / precision, 1.0 / precision)
 
 
-def expert_weight(row: Aggregation, base: Moments, answer: Answer, n_experts: int) -> tuple[Tensor, Tensor]:
+def expert_weight(rule: Aggregation, base: Moments, answer: Answer, n_experts: int) -> tuple[Tensor, Tensor]:
     """(w_i, s_i), the variance clipped at the base's. The first expert after a communications expert counts fully:
     with two of them the committee has seen all rows together."""
     var = torch.minimum(answer.moments.var, base.var)
-    if row.communicates and answer.expert == 0:
+    if rule.communicates and answer.expert == 0:
         return torch.ones_like(var), var
-    return row.weight(1.0 - var / base.var, n_experts), var
+    return rule.weight(1.0 - var / base.var, n_experts), var

@@ -10,8 +10,8 @@ from torch import Tensor
 from sparsegp.committee.aggregation import EVERYWHERE, Aggregation, Answer, Moments, aggregate, expert_weight
 from sparsegp.committee.experts import Expert, Process
 from sparsegp.committee.split import Nearest
+from sparsegp.core.posterior import SMALLEST_VARIANCE
 from sparsegp.parallel import Threads
-from sparsegp.posterior import SMALLEST_VARIANCE
 
 ROWS_AT_ONCE = 4096
 
@@ -34,7 +34,7 @@ class Committee:
     `nearest` limits the cost instead: who is not near is not asked, whatever it would have changed.
     """
 
-    row: Aggregation
+    rule: Aggregation
     processes: tuple[Process, ...]
     experts: Sequence[Expert]
     common: Expert | None = None
@@ -56,7 +56,7 @@ class Committee:
         threads = Threads(self.n_jobs)
         said = threads.map(ask, threads.place(range(len(self.experts))))
         return tuple(
-            aggregate(self.row, base, _answers(said, function), self.n_asked) for function, base in enumerate(bases)
+            aggregate(self.rule, base, _answers(said, function), self.n_asked) for function, base in enumerate(bases)
         )
 
     @property
@@ -101,7 +101,7 @@ class Committee:
                 return everybody
             own_influence = None if influence is None else influence[candidates]
             largest = bound.largest_covariance(X[candidates], process.kernel, own_influence)
-            asked[candidates] |= bound.covers(largest, base.var[candidates], self.row, self.n_asked, self.tolerance)
+            asked[candidates] |= bound.covers(largest, base.var[candidates], self.rule, self.n_asked, self.tolerance)
         return asked
 
     def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +114,7 @@ class Committee:
         base_mean, base_cov = self.processes[0].joint(X) if self.common is None else self.common.joint(X)
         base = Moments(base_mean, base_cov.diagonal())
         n, near = self.n_asked, self._near(X)
-        spent, total = torch.zeros_like(base_mean), torch.full_like(base_mean, self.row.first_total)
+        spent, total = torch.zeros_like(base_mean), torch.full_like(base_mean, self.rule.first_total)
         cov = torch.zeros_like(base_cov)
         for k, expert in enumerate(self.experts):
             if near is not None and not near[:, k].any():
@@ -122,16 +122,16 @@ class Committee:
             mean, own_cov = expert.joint(X)
             own_var = torch.maximum(own_cov.diagonal(), SMALLEST_VARIANCE * base.var)
             answer = Answer(k, EVERYWHERE, Moments(mean, own_var))
-            weight, var = expert_weight(self.row, base, answer, n)
+            weight, var = expert_weight(self.rule, base, answer, n)
             if near is not None:
                 weight = weight * near[:, k]
             gain = aggregated.var * weight / var
             cov += gain[:, None] * own_cov * gain
             spent += weight
-            if self.row.normalizes:
+            if self.rule.normalizes:
                 total += weight
         cov /= total[:, None] * total
-        gain = aggregated.var * (self.row.base_weight(n) - spent / total) / base.var
+        gain = aggregated.var * (self.rule.base_weight(n) - spent / total) / base.var
         cov += gain[:, None] * base_cov * gain
         scale = (aggregated.var / torch.maximum(cov.diagonal(), SMALLEST_VARIANCE * aggregated.var)).sqrt()
         return aggregated.mean, scale[:, None] * cov * scale

@@ -11,21 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import inducing, linalg, partition
-from sparsegp.approximations import Approximation, Family, TestConditional
+from sparsegp import linalg
 from sparsegp.committee.aggregation import Moments
 from sparsegp.committee.influence import InfluenceBound, dense_bound, sparse_bound
-from sparsegp.data import Block, MemoryRows
-from sparsegp.dense import ExactPosterior, require_dense_size
-from sparsegp.engines import batch
+from sparsegp.core import inducing, partition
+from sparsegp.core.approximations import Approximation, Family, TestConditional
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.dense import ExactPosterior, require_dense_size
+from sparsegp.core.local import LocalPosterior
+from sparsegp.core.posterior import LatentPosterior
+from sparsegp.core.prior import SparsePrior
 from sparsegp.errors import InputError
+from sparsegp.infer import batch
 from sparsegp.kernels import Kernel
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective, ExactObjective, Objective
-from sparsegp.learning.sum_objective import private_copy
-from sparsegp.local_posterior import LocalPosterior
-from sparsegp.posterior import LatentPosterior
-from sparsegp.prior import SparsePrior
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.objective import CollapsedObjective, ExactObjective, Objective
+from sparsegp.learn.sum_objective import private_copy
 
 
 @dataclass(frozen=True)
@@ -201,10 +202,10 @@ class DenseSpec:
 
 @dataclass(frozen=True)
 class SparseSpec:
-    """A row of the table of approximations on the rows of the expert, with inducing inputs of its own."""
+    """An approximation of approximations on the rows of the expert, with inducing inputs of its own."""
 
     rows: MemoryRows
-    row: Approximation
+    approx: Approximation
     inducing: Tensor
     blocks: InnerBlocks | None = None
 
@@ -214,7 +215,7 @@ class SparseSpec:
 
     @property
     def objective(self) -> Objective:
-        return CollapsedObjective(self.rows, self.row)
+        return CollapsedObjective(self.rows, self.approx)
 
     @property
     def has_inducing(self) -> bool:
@@ -249,11 +250,11 @@ class SparseSpec:
         return both.with_rows(Block.concat([common.block, self.block], fill=True))
 
     def train(self, hyper: Hyperparameters) -> Trained:
-        prior = SparsePrior.build(hyper.kernel, self.inducing, hyper.noise_var, self.row)
+        prior = SparsePrior.build(hyper.kernel, self.inducing, hyper.noise_var, self.approx)
         _, posterior, info = batch.infer(prior, self.rows)
         # A local posterior depends on the rows of the point's block too, which the bounds do not know.
         bound = None if isinstance(posterior, LocalPosterior) else sparse_bound(prior, posterior.q)
-        expert = GaussianExpert(posterior, bound, self.blocks if self.row.is_local else None)
+        expert = GaussianExpert(posterior, bound, self.blocks if self.approx.is_local else None)
         return Trained(expert, info.log_evidence, info.jitter)
 
 
@@ -261,7 +262,7 @@ class SparseSpec:
 class Recipe:
     """How every expert is made: its approximation, its inducing inputs, and the metric of blocks inside it."""
 
-    row: Approximation
+    approx: Approximation
     n_inducing: int
     inducing: str
     kernel: Kernel
@@ -273,18 +274,19 @@ class Recipe:
         return replace(self, kernel=hyper.kernel, rng=np.random.default_rng(0))
 
     def spec(self, block: Block) -> ExpertSpec:
-        return _MAKERS[self.row.family](self, block)
+        return _MAKERS[self.approx.family](self, block)
 
 
-def can_be_expert(row: Approximation) -> bool:
+def can_be_expert(approx: Approximation) -> bool:
     """An expert's variance must come back to the prior's where it knows nothing."""
-    return row.family is not Family.NYSTROM and row.test is not TestConditional.DETERMINISTIC
+    return approx.family is not Family.NYSTROM and approx.test is not TestConditional.DETERMINISTIC
 
 
-def require_expert(row: Approximation) -> None:
-    if not can_be_expert(row):
+def require_expert(approx: Approximation) -> None:
+    if not can_be_expert(approx):
         raise InputError(
-            f"expert={row.name!r} cannot sit on a committee: an expert must say how little it knows far from its rows, "
+            f"expert={approx.name!r} cannot sit on a committee: an expert must say how little it knows far from its "
+            "rows, "
             "and the variance of 'sor' vanishes there while that of 'nystrom' can be negative. Use 'dtc', 'vfe' or "
             "'fitc', or 'exact' for experts of a few hundred rows."
         )
@@ -309,12 +311,12 @@ def _subset_spec(recipe: Recipe, block: Block) -> ExpertSpec:
 def _sparse_spec(recipe: Recipe, block: Block) -> ExpertSpec:
     X = block.X.to(torch.float64)
     chosen = inducing.select_inducing(recipe.inducing, recipe.kernel, X, recipe.n_inducing, recipe.rng, block.weight)
-    if not recipe.row.by_block:
-        return SparseSpec(MemoryRows(block), recipe.row, chosen)
+    if not recipe.approx.by_block:
+        return SparseSpec(MemoryRows(block), recipe.approx, chosen)
     n_blocks = max(1, round(len(block) / recipe.n_inducing))
     cells = partition.kmeans_partition(X * recipe.metric, n_blocks, recipe.rng)
     blocks = InnerBlocks(cells, recipe.metric)
-    return SparseSpec(in_blocks(block, blocks), recipe.row, chosen, blocks)
+    return SparseSpec(in_blocks(block, blocks), recipe.approx, chosen, blocks)
 
 
 _MAKERS: Mapping[Family, Callable[[Recipe, Block], ExpertSpec]] = {

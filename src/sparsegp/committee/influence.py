@@ -7,7 +7,9 @@ from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.committee.aggregation import Aggregation
-from sparsegp.data import Block
+from sparsegp.core.block import Block
+from sparsegp.core.posterior import InducingPosterior
+from sparsegp.core.prior import SparsePrior
 from sparsegp.kernels import (
     Constant,
     Kernel,
@@ -20,8 +22,6 @@ from sparsegp.kernels import (
     SquaredExponential,
     Sum,
 )
-from sparsegp.posterior import InducingPosterior
-from sparsegp.prior import SparsePrior
 
 DECREASING = (SquaredExponential, Matern12, Matern32, Matern52, RationalQuadratic, Constant)
 SURELY_NEAR = 0.5
@@ -47,16 +47,16 @@ class InfluenceBound:
         k = box_covariance(kernel, X, self.lower, self.upper)
         return k if influence is None or self.common_covariance is None else k + influence @ self.common_covariance
 
-    def covers(self, k: Tensor, base_var: Tensor, row: Aggregation, n_experts: int, tolerance: float) -> Tensor:
+    def covers(self, k: Tensor, base_var: Tensor, rule: Aggregation, n_experts: int, tolerance: float) -> Tensor:
         """Whether the expert may matter at each row (R3): false only where leaving it out is within the tolerance."""
         reduction = self.var_gain * k.square() / base_var
         near = reduction > SURELY_NEAR
         reduction = reduction.masked_fill(near, SURELY_NEAR)
-        weight = row.weight(reduction, n_experts) / (1.0 - reduction)
+        weight = rule.weight(reduction, n_experts) / (1.0 - reduction)
         pull = self.mean_gain * k / base_var.sqrt()
         # weight taken from all others moves what they say (R5)
-        effect = torch.ones_like(pull) if row.normalizes else torch.maximum(reduction, pull)
-        return near | (weight * effect > row.first_total * tolerance / n_experts)
+        effect = torch.ones_like(pull) if rule.normalizes else torch.maximum(reduction, pull)
+        return near | (weight * effect > rule.first_total * tolerance / n_experts)
 
 
 def box_covariance(kernel: Kernel, X: Tensor, lower: Tensor, upper: Tensor) -> Tensor:

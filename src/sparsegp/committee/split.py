@@ -7,7 +7,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from sparsegp.partition import Partition, block_slices, from_labels, kmeans_partition, random_partition
+from sparsegp.core.partition import Partition, block_slices, from_labels, kmeans_partition, random_partition
 
 CHOICES = ("kmeans", "random")
 

@@ -1,9 +1,9 @@
 """Pictures of fitted models, as scikit-learn's Display classes: `from_estimator(model, X, y)` and `plot(ax)`."""
 
-from sparsegp.display.checks import CalibrationDisplay, ResidualsDisplay
 from sparsegp.display.curves import AnytimeDisplay, LearningCurveDisplay
 from sparsegp.display.forecast import MapDisplay, PredictionDisplay
 from sparsegp.display.relevance import RelevanceDisplay
+from sparsegp.display.residuals import CalibrationDisplay, ResidualsDisplay
 
 __all__ = [
     "AnytimeDisplay",

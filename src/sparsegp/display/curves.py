@@ -8,10 +8,10 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import metrics
+from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, GREEN, GREY, ORANGE, label_axes, panels
 from sparsegp.errors import InputError
 from sparsegp.fit.pipeline import Progress
-from sparsegp.predictive import Array
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
 STYLES = ("o-", "s--", "^:")

@@ -7,11 +7,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, GREY, MOST_POINTS, ORANGE, label_axes, panels
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import checked_rows, column_names, spread_rows, without_names
-from sparsegp.estimators.facts import blocks_at, inducing_of
-from sparsegp.predictive import Array
+from sparsegp.estimators.diagnosis import blocks_at, checked_rows, column_names, inducing_of, spread_rows, without_names
 
 MARGIN = 0.05
 

@@ -6,12 +6,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, label_axes, panels
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import checked_rows, column_names
 from sparsegp.kernels import Kernel, Stationary
 from sparsegp.kernels.compose import Composite, Power
-from sparsegp.predictive import Array
 
 MOST_COLUMNS = 20
 

@@ -18,22 +18,22 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sparsegp import distributed
-from sparsegp.data import Block
+from sparsegp.cluster.prediction import lazy_predictions
+from sparsegp.core.block import Block
+from sparsegp.core.predictive import Array, Joint, Predictive
+from sparsegp.data import Batch, to_block
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
 from sparsegp.estimators.diagnosis import Finding, diagnose
+from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.estimators.fitted import Columns, Fitted
 from sparsegp.estimators.opening import Given, is_dask
-from sparsegp.estimators.options import FitOptions
 from sparsegp.estimators.progress import CallbackSupportMixin
 from sparsegp.files import model_file
 from sparsegp.fit.blocking import drop_weightless
 from sparsegp.fit.model import Model
 from sparsegp.fit.scaling import Scaling
 from sparsegp.kernels import Kernel
-from sparsegp.predictive import Array, Joint, Predictive
-from sparsegp.sources import Batch, to_block
 
 ROW_BY_ROW = "Of a dask collection there are predictions row by row: no return_cov, no blocks=."
 
@@ -261,7 +261,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """What is asked of the forecast of a dask collection, as a dask array with a line for each row."""
         if blocks is not None:
             raise InputError(ROW_BY_ROW)
-        return distributed.lazy_predictions(self, X, latent, n_columns, ask)
+        return lazy_predictions(self, X, latent, n_columns, ask)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file that `sparsegp.load` reads: data only, no code, no pickle.

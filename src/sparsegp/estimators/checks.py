@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sparsegp.data import Batch, Place, Source, is_read_in_batches, open_inputs, open_source, whole_batch
 from sparsegp.errors import InputError
 from sparsegp.estimators.fitted import Columns
-from sparsegp.sources import Batch, Place, Source, is_read_in_batches, open_inputs, open_source, whole_batch
 
 Array = NDArray[np.float64]
 ARGUMENTS = Place("the arguments of fit")

@@ -10,22 +10,65 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sparsegp import approximations, linalg, metrics
-from sparsegp.approximations import Family
-from sparsegp.data import Block, MemoryRows
+from sparsegp import linalg, metrics
+from sparsegp.core import approximations
+from sparsegp.core.approximations import Approximation, Family
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.partition import kernel_metric
+from sparsegp.core.posterior import InducingPosterior, log_evidence
+from sparsegp.core.predictive import Array
+from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import BlockStatistics
 from sparsegp.errors import InputError, NegativeVarianceError
 from sparsegp.estimators import checks
-from sparsegp.estimators.facts import approximation_of
+from sparsegp.fit.scaling import Scaling
 from sparsegp.fit.start import OPTIONS
 from sparsegp.kernels import Stationary
-from sparsegp.partition import kernel_metric
-from sparsegp.posterior import InducingPosterior, log_evidence
-from sparsegp.predictive import Array
-from sparsegp.prior import SparsePrior
-from sparsegp.statistics import BlockStatistics
+
+
+def scaling_of(estimator: Any) -> Scaling:
+    """Means and scales of the training rows."""
+    scaling: Scaling = estimator.scaling_
+    return scaling
+
+
+def approximation_of(estimator: Any) -> Approximation | None:
+    """The approximation that the model is; None for a committee."""
+    approx: Approximation | None = estimator.model_.approx
+    return approx
+
+
+def inducing_of(estimator: Any) -> Array | None:
+    """Inducing inputs in the units of the data; None for a model without them."""
+    found = estimator.model_.inducing
+    return None if found is None else estimator.scaling_.raw_inputs(found.cpu().numpy())
+
+
+def has_blocks(estimator: Any) -> bool:
+    return estimator.model_.blocking is not None
+
+
+def blocks_at(estimator: Any, X: Array) -> NDArray[np.int64] | None:
+    """The block in which each row would be; None for a model without blocks."""
+    if not has_blocks(estimator):
+        return None
+    labels: NDArray[np.int64] = estimator.model_.blocking.nearest(scaling_of(estimator).tensor(X)).numpy()
+    return labels
+
+
+def learns_noise(estimator: Any) -> bool:
+    """Whether the noise variance is a function of the inputs."""
+    return bool(estimator.model_.learns_noise)
+
+
+def knows_noise(estimator: Any) -> bool:
+    """Whether the noise variance of each training row was given."""
+    return bool(estimator.model_.known_noise)
+
 
 WARNING, NOTICE = "warning", "notice"
 EVIDENCE_ROWS, SPACING_ROWS = 5000, 1000
@@ -62,7 +105,9 @@ class EvidenceBounds:
 
 def evidence_bounds(prior: SparsePrior, block: Block) -> EvidenceBounds:
     """Bounds of the exact log evidence in one pass of O(N M^2) (docs/derivations/evidence-bounds.md)."""
-    statistics = BlockStatistics.from_blocks(replace(prior, row=approximations.get("vfe")), MemoryRows(block).chunks())
+    statistics = BlockStatistics.from_blocks(
+        replace(prior, approx=approximations.get("vfe")), MemoryRows(block).chunks()
+    )
     q, n = InducingPosterior.from_statistics(statistics), statistics.n_rows
     # E3: K + R <= Q + (1 + tau) R, and noise times 1 + tau divides the statistics by it
     wide = statistics * (1.0 / (1.0 + 2.0 * statistics.penalty))

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsegp.data import Source
 from sparsegp.fit.scaling import Scaling
-from sparsegp.sources import Source
 
 
 @dataclass(frozen=True)

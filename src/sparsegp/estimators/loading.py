@@ -9,9 +9,9 @@ import numpy as np
 
 from sparsegp.errors import ModelFileError
 from sparsegp.estimators import records
-from sparsegp.estimators.committee import CommitteeGPRegressor
-from sparsegp.estimators.heteroscedastic import HeteroscedasticGPRegressor
-from sparsegp.estimators.regressor import SparseGPRegressor
+from sparsegp.estimators.committee_regressor import CommitteeGPRegressor
+from sparsegp.estimators.heteroscedastic_regressor import HeteroscedasticGPRegressor
+from sparsegp.estimators.sparse import SparseGPRegressor
 from sparsegp.files import model_file
 from sparsegp.kernels import Kernel
 

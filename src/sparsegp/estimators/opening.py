@@ -15,18 +15,18 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from sparsegp.data import Block, MemoryRows, Rows
-from sparsegp.distributed.connecting import connected
-from sparsegp.distributed.shares import scanned
+from sparsegp.cluster.client import connected
+from sparsegp.cluster.shares import scanned
+from sparsegp.core.block import Block, MemoryRows, Rows
+from sparsegp.data import Batch, Scan, Source, SourceRows, open_source, scan, to_block
+from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
 from sparsegp.estimators.fitted import Columns
 from sparsegp.fit.blocking import drop_weightless
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.scaling import Scaling
-from sparsegp.learning.deadline import is_over
-from sparsegp.sources import Batch, Scan, Source, SourceRows, open_source, scan, to_block
-from sparsegp.sources.tables import library_of
+from sparsegp.learn.trace import is_over
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sparsegp.learning.recorder import LearningStep
+from sparsegp.learn.trace import LearningStep
 
 
 class _NoCallbacks:

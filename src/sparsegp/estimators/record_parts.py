@@ -7,33 +7,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import approximations, linalg
-from sparsegp.approximations import Family, Residual, TestConditional
+from sparsegp import linalg
 from sparsegp.committee.committee import Committee
 from sparsegp.committee.experts import DenseSpec, ExpertSpec, GaussianExpert, InnerBlocks, Recipe, SparseSpec, in_blocks
 from sparsegp.committee.influence import InfluenceBound
-from sparsegp.committee.learned_noise import (
+from sparsegp.committee.learned_noise_experts import (
     LearnedNoiseExpert,
     LearnedNoiseRecipe,
     LearnedNoiseSpec,
     spec_approximation,
 )
-from sparsegp.data import Block, MemoryRows
-from sparsegp.dense import ExactPosterior, NystromPosterior, require_dense_size
-from sparsegp.engines.innovations import Innovations
+from sparsegp.core import approximations
+from sparsegp.core.approximations import Family, Residual, TestConditional
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.dense import ExactPosterior, NystromPosterior, require_dense_size
+from sparsegp.core.local import LocalPosterior
+from sparsegp.core.partition import Partition
+from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
+from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import BlockStatistics
 from sparsegp.errors import ModelFileError
 from sparsegp.files import schema
 from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.committee_model import Member, Members
-from sparsegp.fit.drift import RecentLevel
 from sparsegp.fit.kept import Kept, KeptRows
-from sparsegp.heteroscedastic.process import NoiseProcess
+from sparsegp.infer.drift import Innovations, RecentLevel
 from sparsegp.kernels import Kernel
-from sparsegp.local_posterior import LocalPosterior
-from sparsegp.partition import Partition
-from sparsegp.posterior import InducingPosterior, LatentPosterior, SparsePosterior
-from sparsegp.prior import SparsePrior
-from sparsegp.statistics import BlockStatistics
+from sparsegp.noise.process import NoiseProcess
 
 Array = np.ndarray[Any, Any]
 State = dict[str, Any]
@@ -96,17 +96,17 @@ def need(value: Any, what: str) -> Any:
 # Approximations and posteriors
 
 
-def describe_approximation(row: approximations.Approximation) -> schema.Approximation:
+def describe_approximation(approx: approximations.Approximation) -> schema.Approximation:
     return schema.Approximation(
-        name=row.name,
+        name=approx.name,
         components=[
             schema.Component(weight=float(c.weight), residual=RESIDUALS[c.residual], power=float(c.alpha))
-            for c in row.components
+            for c in approx.components
         ],
-        penalty=float(row.penalty),
-        new_rows=NEW_ROWS[row.test],
-        method=METHODS[row.family],
-        reference=row.reference,
+        penalty=float(approx.penalty),
+        new_rows=NEW_ROWS[approx.test],
+        method=METHODS[approx.family],
+        reference=approx.reference,
     )
 
 
@@ -114,12 +114,12 @@ def key_of(words: Mapping[Any, str], word: str) -> Any:
     return {text: key for key, text in words.items()}[word]
 
 
-def restore_approximation(row: schema.Approximation) -> approximations.Approximation:
+def restore_approximation(approx: schema.Approximation) -> approximations.Approximation:
     components = tuple(
-        approximations.Component(c.weight, key_of(RESIDUALS, c.residual), c.power) for c in row.components
+        approximations.Component(c.weight, key_of(RESIDUALS, c.residual), c.power) for c in approx.components
     )
-    test, family = key_of(NEW_ROWS, row.new_rows), key_of(METHODS, row.method)
-    return approximations.Approximation(row.name, components, row.penalty, test, row.reference, family)
+    test, family = key_of(NEW_ROWS, approx.new_rows), key_of(METHODS, approx.method)
+    return approximations.Approximation(approx.name, components, approx.penalty, test, approx.reference, family)
 
 
 def describe_inducing(prior: SparsePrior, q: InducingPosterior) -> schema.InducingValues:
@@ -134,10 +134,10 @@ def describe_inducing(prior: SparsePrior, q: InducingPosterior) -> schema.Induci
     )
 
 
-def restore_prior(values: schema.InducingValues, kernel: Kernel, row: approximations.Approximation) -> SparsePrior:
+def restore_prior(values: schema.InducingValues, kernel: Kernel, approx: approximations.Approximation) -> SparsePrior:
     Luu = linalg.Cholesky(_unpacked(values.prior_cholesky, len(values.inputs)), values.prior_jitter)
     noise_var = torch.tensor(values.noise_var, dtype=torch.float64)
-    return SparsePrior(kernel, to_tensor(values.inputs), noise_var, row, Luu)
+    return SparsePrior(kernel, to_tensor(values.inputs), noise_var, approx, Luu)
 
 
 def restore_q(values: schema.InducingValues) -> InducingPosterior:
@@ -147,13 +147,13 @@ def restore_q(values: schema.InducingValues) -> InducingPosterior:
 
 def describe_posterior(
     posterior: LatentPosterior,
-    row: approximations.Approximation,
+    approx: approximations.Approximation,
     blocking: Blocking | InnerBlocks | None,
     kept: KeptRows | None = None,
 ) -> schema.Posterior:
     """`kept` are the rows of a local posterior as updates know them, in order of arrival."""
     partition = None if blocking is None else describe_partition(blocking)
-    given: State = {"approximation": describe_approximation(row), "partition": partition}
+    given: State = {"approximation": describe_approximation(approx), "partition": partition}
     if isinstance(posterior, SparsePosterior):
         inducing = describe_inducing(posterior.prior, posterior.q)
         return schema.Posterior(form=schema.INDUCING, inducing=inducing, **given)
@@ -347,7 +347,7 @@ def restore_noise(record: schema.NoiseProcess, kernel: Kernel) -> NoiseProcess:
 def describe_expert(expert: Any) -> schema.Expert:
     """Its kernels are those that all experts share."""
     posterior = expert.posterior
-    row = approximations.get("exact") if isinstance(posterior, ExactPosterior) else posterior.prior.row
+    row = approximations.get("exact") if isinstance(posterior, ExactPosterior) else posterior.prior.approx
     if isinstance(expert, GaussianExpert):
         return schema.Expert(
             posterior=describe_posterior(posterior, row, expert.blocks), influence=describe_influence(expert.bound)
@@ -405,7 +405,7 @@ def describe_members(members: Members) -> schema.Membership:
     else:
         given = {"metric": to_numpy(recipe.metric)}
     return schema.Membership(
-        approximation=describe_approximation(recipe.row),
+        approximation=describe_approximation(recipe.approx),
         members=[describe_member(member) for member in members.others],
         common=None if members.common is None else describe_member(members.common),
         partition=None if members.blocking is None else describe_partition(members.blocking),
@@ -467,13 +467,13 @@ def restore_spec(record: schema.Member, recipe: Recipe | LearnedNoiseRecipe) -> 
         inducing = to_tensor(need(record.inducing, "inducing inputs"))
         of_g = to_tensor(need(record.noise_inducing, "inducing inputs of its noise"))
         empty = MemoryRows(block.take(slice(0, 0)))
-        return LearnedNoiseSpec(empty, spec_approximation(recipe.row), inducing, of_g, recipe.noise_limits).with_rows(
-            block
-        )
-    if recipe.row.family is not Family.INDUCING:
+        return LearnedNoiseSpec(
+            empty, spec_approximation(recipe.approx), inducing, of_g, recipe.noise_limits
+        ).with_rows(block)
+    if recipe.approx.family is not Family.INDUCING:
         return DenseSpec(block)
     inducing, blocks, rows = to_tensor(need(record.inducing, "inducing inputs")), None, MemoryRows(block)
     if record.partition is not None:
         blocks = InnerBlocks(Partition(to_tensor(record.partition.centroids)), to_tensor(record.partition.metric))
         rows = in_blocks(block, blocks)
-    return SparseSpec(rows, recipe.row, inducing, blocks)
+    return SparseSpec(rows, recipe.approx, inducing, blocks)

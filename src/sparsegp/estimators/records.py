@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import approximations, kernels
+from sparsegp import kernels
 from sparsegp.committee.aggregation import Aggregation, BaseCount, Weighting
 from sparsegp.committee.committee import Committee
 from sparsegp.committee.experts import Process
 from sparsegp.committee.split import Nearest
-from sparsegp.dense import ExactPosterior
-from sparsegp.engines import recursive
-from sparsegp.engines.batch import BatchState
-from sparsegp.engines.filter_state import FilterState
+from sparsegp.core import approximations
+from sparsegp.core.dense import ExactPosterior
+from sparsegp.core.local import LocalPosterior
 from sparsegp.errors import ModelFileError
 from sparsegp.estimators import record_parts as parts
 from sparsegp.estimators.fitted import Columns, Fitted
@@ -26,9 +25,11 @@ from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.scaling import Scaling
+from sparsegp.infer import recursive
+from sparsegp.infer.batch import BatchState
+from sparsegp.infer.recursive import FilterState
 from sparsegp.kernels import Kernel
-from sparsegp.learning.recorder import LearningResult
-from sparsegp.local_posterior import LocalPosterior
+from sparsegp.learn.trace import LearningResult
 
 State = dict[str, Any]
 
@@ -264,14 +265,14 @@ def _described_committee(model: CommitteeModel) -> State:
     committee = model.committee
     f, *others = committee.processes
     noise = others[0] if others else None
-    row, nearest = committee.row, committee.nearest
+    rule, nearest = committee.rule, committee.nearest
     record = schema.Committee(
         aggregation=schema.Aggregation(
-            name=row.name,
-            weighting=WEIGHTINGS[row.weighting],
-            base_count=BASE_COUNTS[row.base_count],
-            communicates=row.communicates,
-            reference=row.reference,
+            name=rule.name,
+            weighting=WEIGHTINGS[rule.weighting],
+            base_count=BASE_COUNTS[rule.base_count],
+            communicates=rule.communicates,
+            reference=rule.reference,
         ),
         experts=[parts.describe_expert(expert) for expert in committee.experts],
         common=None if committee.common is None else parts.describe_expert(committee.common),

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from sparsegp.data import MemoryRows, Rows
+from sparsegp.core.block import MemoryRows, Rows
+from sparsegp.core.partition import Partition, kernel_metric
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.problem import Problem
-from sparsegp.partition import Partition, kernel_metric
 
 
 @dataclass(frozen=True)

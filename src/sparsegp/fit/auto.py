@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsegp import approximations
-from sparsegp.data import MemoryRows, Rows
+from sparsegp.core import approximations
+from sparsegp.core.block import MemoryRows, Rows
 from sparsegp.errors import InputError, SparseGPError
 from sparsegp.fit.budget import Budget, Clock
 from sparsegp.fit.pipeline import Progress, steps
 from sparsegp.fit.problem import INTERRUPTED, NoiseSpec, Problem
 from sparsegp.fit.scaling import Scaling
-from sparsegp.learning.recorder import LearningStep
+from sparsegp.learn.trace import LearningStep
 
 AUTO = "auto"
 LEARNED_NOISE = "heteroscedastic "

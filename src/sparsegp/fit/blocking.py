@@ -7,9 +7,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from sparsegp import partition
-from sparsegp.approximations import Approximation
-from sparsegp.data import Block, MemoryRows, Rows
+from sparsegp.core import partition
+from sparsegp.core.approximations import Approximation
+from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
 

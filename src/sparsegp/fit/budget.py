@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sparsegp.learning.deadline import Deadline
+from sparsegp.learn.trace import Deadline
 
 Clock = Callable[[], float]
 

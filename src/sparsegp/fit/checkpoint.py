@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from sparsegp.errors import InputError
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import Objective
-from sparsegp.learning.progressive import Stage
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.objective import Objective
+from sparsegp.learn.schedules import Stage
 
 
 @dataclass(frozen=True)

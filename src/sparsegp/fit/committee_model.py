@@ -15,26 +15,25 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from sparsegp.approximations import Family
-from sparsegp.committee import learning
+from sparsegp.committee import shared_learning
 from sparsegp.committee.aggregation import Moments
 from sparsegp.committee.committee import Committee
 from sparsegp.committee.experts import Expert, ExpertSpec, Process, Recipe, Trained
-from sparsegp.committee.learned_noise import LearnedNoiseRecipe
+from sparsegp.committee.learned_noise_experts import LearnedNoiseRecipe
 from sparsegp.committee.split import Nearest
-from sparsegp.data import Block
-from sparsegp.engines.innovations import Innovations
-from sparsegp.engines.recursive import OUTLIER_SQ
+from sparsegp.core.approximations import Family
+from sparsegp.core.block import Block
+from sparsegp.core.partition import Partition
+from sparsegp.core.predictive import Array, Joint, NoiseMixture
 from sparsegp.errors import InputError
 from sparsegp.fit.blocking import NO_BLOCK, Blocking, require_integers
-from sparsegp.fit.drift import RecentLevel
 from sparsegp.fit.scaling import Scaling
-from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
+from sparsegp.infer.drift import Innovations, RecentLevel
+from sparsegp.infer.recursive import OUTLIER_SQ
 from sparsegp.kernels import Kernel
-from sparsegp.learning.hyperparameters import Hyperparameters
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.parallel import Threads
-from sparsegp.partition import Partition
-from sparsegp.predictive import Array, Joint, NoiseMixture
 
 COMMON = -2
 """The number of the communications expert among the others."""
@@ -93,7 +92,7 @@ class Members:
 
     @property
     def log_evidence(self) -> float:
-        """As `learning.Inference` has it."""
+        """As `shared_learning.Inference` has it."""
         base = 0.0 if self.common is None else self.common.log_evidence
         return float(base + sum(member.log_evidence - base for member in self.others if member.expert is not None))
 
@@ -171,7 +170,7 @@ class Members:
         return [*first, *common, *rest]
 
     def require_room(self, n_rows: int) -> None:
-        is_dense = self.recipe.row.family is Family.EXACT
+        is_dense = self.recipe.approx.family is Family.EXACT
         most = self.options.dense_rows if is_dense else self.options.sparse_rows
         if n_rows > most:
             raise InputError(
@@ -188,12 +187,12 @@ class Members:
         again = [k for k in changed if k != COMMON]
         if common is not None and COMMON in changed:
             spec = common.spec.with_rows(changed[COMMON])
-            common, again = Member.of(spec, learning.train(spec, hyper)), list(range(len(others)))
+            common, again = Member.of(spec, shared_learning.train(spec, hyper)), list(range(len(others)))
         again = [k for k in again if len(others[k].spec.block)]
         specs, threads = [others[k].spec for k in again], Threads(n_jobs)
         shared = None if common is None else common.spec
         placed = threads.place(specs, [spec.inference_work for spec in specs])
-        for k, trained in zip(again, threads.map(learning.train, placed, hyper, shared), strict=True):
+        for k, trained in zip(again, threads.map(shared_learning.train, placed, hyper, shared), strict=True):
             others[k] = Member.of(others[k].spec, trained)
         return replace(self, common=common, others=tuple(others), blocking=_moved(self.blocking, others, changed))
 
@@ -326,7 +325,7 @@ class CommitteeModel:
                 "This committee came from a file without the rows of its experts, so it predicts but cannot be "
                 "updated. Fit it again with this version and save it."
             )
-        if members.recipe.row.family is Family.SUBSET:
+        if members.recipe.approx.family is Family.SUBSET:
             raise InputError(
                 "expert='sod' keeps a random subset of its rows, chosen once: rows cannot be added or removed. Use "
                 "'exact' or 'vfe', or fit again on all rows."

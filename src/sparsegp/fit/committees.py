@@ -8,14 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import approximations, parallel
-from sparsegp.approximations import Approximation
-from sparsegp.committee import learned_noise as noise_experts
-from sparsegp.committee import learning
+from sparsegp import parallel
+from sparsegp.committee import learned_noise_experts as noise_experts
+from sparsegp.committee import shared_learning
 from sparsegp.committee.committee import Committee
 from sparsegp.committee.experts import ExpertSpec, Process, Recipe, can_be_expert, require_expert
 from sparsegp.committee.split import Split, split
-from sparsegp.data import Block, MemoryRows, Rows
+from sparsegp.core import approximations
+from sparsegp.core.approximations import Approximation
+from sparsegp.core.block import Block, MemoryRows, Rows
+from sparsegp.core.partition import kernel_metric
 from sparsegp.errors import InputError
 from sparsegp.fit import affordable
 from sparsegp.fit.blocking import Blocking
@@ -24,13 +26,11 @@ from sparsegp.fit.committee_model import CommitteeModel, Member, Members
 from sparsegp.fit.learned_noise import FRACTIONS
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem, Start
 from sparsegp.fit.start import learned_noise_start, limits_of, local_start, until_interrupted
-from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
-from sparsegp.heteroscedastic.start import NoiseStart, local_noise_start, noise_start
-from sparsegp.learning.deadline import is_over
-from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.recorder import LearningResult, LearningStep
-from sparsegp.learning.sum_objective import place
-from sparsegp.partition import kernel_metric
+from sparsegp.learn.hyperparameters import Hyperparameters, Limits
+from sparsegp.learn.sum_objective import place
+from sparsegp.learn.trace import LearningResult, LearningStep, is_over
+from sparsegp.noise.joint_hyperparameters import JointHyperparameters
+from sparsegp.noise.noise_start import NoiseStart, local_noise_start, noise_start
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,9 @@ def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[CommitteeModel, l
     placed = place(specs, committee.executor) if learned is None else learned.placed
     specs = specs if learned is None else list(learned.specs)
     started = budget.clock()
-    inference = learning.infer(placed, hyper, committee.executor, communicates=committee.aggregation.communicates)
+    inference = shared_learning.infer(
+        placed, hyper, committee.executor, communicates=committee.aggregation.communicates
+    )
     info = {
         "n_experts": len(specs),
         "rows_per_expert": _sizes(parts),
@@ -132,7 +134,7 @@ def _model(
     recipe: Recipe | noise_experts.LearnedNoiseRecipe,
     hyper: Hyperparameters,
     specs: list[ExpertSpec],
-    inference: learning.Inference,
+    inference: shared_learning.Inference,
 ) -> CommitteeModel:
     spec, parts, block = task.committee, task.split, task.block
     own = specs[len(specs) - len(inference.experts) :]
@@ -155,13 +157,13 @@ def _model(
 
 def _learned(
     task: _Task, specs: list[ExpertSpec], hyper: Hyperparameters, budget: Budget
-) -> tuple[learning.Learned | None, list[LearningResult]]:
-    """How far `learning.learn` comes; Ctrl-C ends it and leaves what the phases before have learned."""
+) -> tuple[shared_learning.Learned | None, list[LearningResult]]:
+    """How far `shared_learning.learn` comes; Ctrl-C ends it and leaves what the phases before have learned."""
     problem, committee = task.problem, task.committee
     stages = list(problem.start.stages)
     if problem.optimizer is None or problem.start.stopped:
         return None, stages
-    lesson = learning.Lesson(
+    lesson = shared_learning.Lesson(
         task.limits,
         problem.optimizer,
         problem.learn_inducing,
@@ -170,13 +172,13 @@ def _learned(
         on_step=problem.on_step,
     )
     if budget.limited:
-        work = learning.inference_work(specs, communicates=committee.aggregation.communicates)
+        work = shared_learning.inference_work(specs, communicates=committee.aggregation.communicates)
         lesson = replace(lesson, deadline=budget.deadline(1.0), inference_work=work)
-    reached: learning.Learned | None = None
+    reached: shared_learning.Learned | None = None
 
     def learn() -> list[LearningResult]:
         nonlocal reached
-        for phase in learning.learn(specs, hyper, lesson):
+        for phase in shared_learning.learn(specs, hyper, lesson):
             reached = phase
         return []
 

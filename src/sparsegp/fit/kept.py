@@ -8,12 +8,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from sparsegp.data import Block, BlockStore, MemoryRows
-from sparsegp.engines import recursive, revision
-from sparsegp.engines.filter_state import FilterState, StepInfo
+from sparsegp.core.block import Block, BlockStore, MemoryRows
+from sparsegp.core.partition import Partition
 from sparsegp.errors import InputError
 from sparsegp.fit.blocking import Blocking
-from sparsegp.partition import Partition
+from sparsegp.infer import recursive, revise
+from sparsegp.infer.recursive import FilterState, StepInfo
 
 MOST_BLOCK_ROWS = 10_000
 """The cost of an update is cubic in the rows of a block."""
@@ -31,7 +31,7 @@ class Kept:
 
     def groups(self, state: FilterState) -> Iterable[Block]:
         """What the model sees at once: the whole group, or chunks of it."""
-        return [self.block] if state.prior.row.by_block else MemoryRows(self.block).chunks()
+        return [self.block] if state.prior.approx.by_block else MemoryRows(self.block).chunks()
 
     def with_rows(self, block: Block, serials: Tensor) -> "Kept":
         return Kept(Block.concat([self.block, block], fill=True), torch.cat([self.serials, serials]))
@@ -116,12 +116,12 @@ def expire(state: FilterState, kept: KeptRows, oldest: int) -> Held:
     Rows without blocks leave one by one; blocks leave whole, once none of their rows is recent. Rows of a local model
     leave their blocks.
     """
-    if state.prior.row.is_local:
+    if state.prior.approx.is_local:
         return _shrink_blocks(state, kept, oldest)
-    leaving, staying = _split(kept.members, oldest, whole=state.prior.row.by_block)
+    leaving, staying = _split(kept.members, oldest, whole=state.prior.approx.by_block)
     for member in leaving:
         for group in member.groups(state):
-            state = revision.forget(state, group, surely_held=True)
+            state = revise.forget(state, group, surely_held=True)
     return state, KeptRows(staying)
 
 
@@ -150,7 +150,7 @@ def _shrink_blocks(state: FilterState, kept: KeptRows, oldest: int) -> Held:
     for k, member in enumerate(kept.members):
         recent = member.serials >= oldest
         if not bool(recent.all()):
-            state, _ = revision.exchange(state, member.block, member.take(recent).block)
+            state, _ = revise.exchange(state, member.block, member.take(recent).block)
             kept = kept.replaced(k, member.take(recent))
     return state, kept
 
@@ -163,7 +163,7 @@ def add_to_blocks(
     for k in labels.unique().tolist():
         mine = labels == k
         grown = kept.members[k].with_rows(block.take(mine), serials[mine])
-        state, info = revision.exchange(state, kept.block(k), grown.block)
+        state, info = revise.exchange(state, kept.block(k), grown.block)
         kept = kept.replaced(k, grown)
         infos.append(info)
     return state, kept, infos
@@ -175,7 +175,7 @@ def remove_from_blocks(state: FilterState, kept: KeptRows, block: Block, labels:
         mine = labels == k
         held = kept.members[k] if k >= 0 else kept.members[0].take(slice(0, 0))
         rest = held.take(remaining(held.block, block.take(mine)))
-        state, _ = revision.exchange(state, held.block, rest.block)
+        state, _ = revise.exchange(state, held.block, rest.block)
         kept = kept.replaced(k, rest)
     return state, kept
 
@@ -201,8 +201,8 @@ def merge_blocks(state: FilterState, kept: KeptRows, others: KeptRows) -> Held:
     for mine, theirs in zip(kept.members, others.members, strict=True):
         together = mine.with_rows(theirs.block, kept.n_rows + theirs.serials)
         if len(mine.block) and len(theirs.block):
-            state, _ = revision.exchange(state, mine.block, mine.block.take(slice(0, 0)))
-            state, _ = revision.exchange(state, theirs.block, together.block)
+            state, _ = revise.exchange(state, mine.block, mine.block.take(slice(0, 0)))
+            state, _ = revise.exchange(state, theirs.block, together.block)
         members.append(together)
     return state, KeptRows(tuple(members))
 

@@ -15,20 +15,20 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from sparsegp import approximations
-from sparsegp.committee.learned_noise import LearnedNoiseRecipe, LearnedNoiseSpec
-from sparsegp.data import Block, MemoryRows
+from sparsegp.committee.learned_noise_experts import LearnedNoiseRecipe, LearnedNoiseSpec
+from sparsegp.core import approximations
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.partition import kernel_metric
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.fit.problem import Start
 from sparsegp.fit.start import OPTIONS, global_start, limits_of
-from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
-from sparsegp.heteroscedastic.start import local_noise_start
 from sparsegp.kernels import Kernel
-from sparsegp.learning import lbfgs, neighbourhoods
-from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.neighbourhoods import Rounds
-from sparsegp.learning.sum_objective import threaded_sum
-from sparsegp.partition import kernel_metric
+from sparsegp.learn import lbfgs, neighbourhoods
+from sparsegp.learn.hyperparameters import Hyperparameters, Limits
+from sparsegp.learn.neighbourhoods import Rounds
+from sparsegp.learn.sum_objective import threaded_sum
+from sparsegp.noise.joint_hyperparameters import JointHyperparameters
+from sparsegp.noise.noise_start import local_noise_start
 
 AUTO = "auto"
 

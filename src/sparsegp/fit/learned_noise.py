@@ -7,24 +7,23 @@ from typing import Any
 
 import torch
 
-from sparsegp import inducing
-from sparsegp.data import MemoryRows, Rows
+from sparsegp.core import inducing
+from sparsegp.core.block import MemoryRows, Rows
+from sparsegp.core.local import LocalPosterior
+from sparsegp.core.posterior import InducingPosterior
 from sparsegp.fit.blocking import arranged
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.problem import NoiseSpec, Problem, Start
 from sparsegp.fit.start import learned_noise_start, limits_of
-from sparsegp.heteroscedastic import learning, stochastic
-from sparsegp.heteroscedastic.hyperparameters import JointHyperparameters
-from sparsegp.heteroscedastic.learning import Inferred
-from sparsegp.heteroscedastic.process import NoiseProcess
-from sparsegp.heteroscedastic.start import NoiseStart, local_noise_start, noise_start
-from sparsegp.learning.deadline import Deadline, is_over
-from sparsegp.learning.hyperparameters import Limits
-from sparsegp.learning.recorder import LearningResult, LearningStep
-from sparsegp.local_posterior import LocalPosterior
-from sparsegp.posterior import InducingPosterior
+from sparsegp.learn.hyperparameters import Limits
+from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, is_over
+from sparsegp.noise import noise_learning, svshgp
+from sparsegp.noise.joint_hyperparameters import JointHyperparameters
+from sparsegp.noise.noise_learning import Inferred
+from sparsegp.noise.noise_start import NoiseStart, local_noise_start, noise_start
+from sparsegp.noise.process import NoiseProcess
 
 ALL_ROWS = "all rows were visited"
 
@@ -155,7 +154,7 @@ def _exact(task: _Task, start: NoiseStart) -> Fit:
     problem, hyper = task.problem, _hyperparameters(task, start)
     if problem.optimizer is None:
         return _inferred(task, hyper, None), []
-    stages, q = learning.learn(
+    stages, q = noise_learning.learn(
         task.rows,
         problem.approx,
         hyper,
@@ -169,7 +168,9 @@ def _exact(task: _Task, start: NoiseStart) -> Fit:
 
 def _inferred(task: _Task, hyper: JointHyperparameters, q: InducingPosterior | None) -> Inferred:
     problem = task.problem
-    return learning.infer(task.rows, problem.approx, hyper, task.limits, q, rng=problem.rng, deadline=task.infer_until)
+    return noise_learning.infer(
+        task.rows, problem.approx, hyper, task.limits, q, rng=problem.rng, deadline=task.infer_until
+    )
 
 
 def _stochastic(task: _Task, start: NoiseStart) -> Fit:
@@ -177,7 +178,7 @@ def _stochastic(task: _Task, start: NoiseStart) -> Fit:
     if problem.optimizer is None:
         for parameter in hyper.parameters():
             parameter.requires_grad_(False)
-    q, result = stochastic.learn(
+    q, result = svshgp.learn(
         task.rows,
         problem.approx,
         hyper,

@@ -13,25 +13,24 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from sparsegp.approximations import Approximation, Family
-from sparsegp.data import CHUNK_ROWS, Block, MemoryRows
-from sparsegp.engines import recursive, revision
-from sparsegp.engines.batch import BatchState, statistics_of
-from sparsegp.engines.filter_state import FilterState
-from sparsegp.engines.innovations import Innovations
+from sparsegp.core.approximations import Approximation, Family
+from sparsegp.core.block import CHUNK_ROWS, Block, MemoryRows
+from sparsegp.core.local import LocalPosterior
+from sparsegp.core.posterior import LatentPosterior, SparsePosterior
+from sparsegp.core.predictive import Gaussian, Joint, NoiseMixture, Predictive
+from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import BlockStatistics
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.fit import kept as kept_rows
 from sparsegp.fit.blocking import Blocking, require_blocks, require_labels
-from sparsegp.fit.drift import Array, RecentLevel, clipped_total
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.scaling import Scaling
-from sparsegp.heteroscedastic.process import NoiseProcess
+from sparsegp.infer import recursive, revise
+from sparsegp.infer.batch import BatchState, statistics_of
+from sparsegp.infer.drift import Array, Innovations, RecentLevel, clipped_total
+from sparsegp.infer.recursive import FilterState
 from sparsegp.kernels import Kernel
-from sparsegp.local_posterior import LocalPosterior
-from sparsegp.posterior import LatentPosterior, SparsePosterior
-from sparsegp.predictive import Gaussian, Joint, NoiseMixture, Predictive
-from sparsegp.prior import SparsePrior
-from sparsegp.statistics import BlockStatistics
+from sparsegp.noise.process import NoiseProcess
 
 
 class FittedModel(Protocol):
@@ -119,7 +118,7 @@ class RowSumOf:
     prior: SparsePrior
 
     def __call__(self, block: Block, n_weightless: int) -> RowSum:
-        rows = MemoryRows(block, torch.tensor([0, len(block)]) if self.prior.row.by_block else None)
+        rows = MemoryRows(block, torch.tensor([0, len(block)]) if self.prior.approx.by_block else None)
         return RowSum(
             statistics_of(self.prior, rows),
             len(block),
@@ -291,7 +290,7 @@ class Model:
 
     def add_sum(self, rows: RowSum) -> "Model":
         """With rows that were summed up elsewhere; nothing is kept of them but their sum."""
-        state, info = revision.absorb(self.filter_state, rows.statistics, rows.n_rows)
+        state, info = revise.absorb(self.filter_state, rows.statistics, rows.n_rows)
         n, noise_var = self.n_rows + rows.n_rows, self.noise_var
         if rows.noise_total is not None:
             noise_var = (noise_var * self.n_rows + rows.noise_total) / max(n, 1)
@@ -315,7 +314,7 @@ class Model:
             blocking = kept_rows.with_moved_means(blocking, kept, numbers)
         else:
             for group in _groups(self.approx, block, labels):
-                state = revision.forget(state, group)
+                state = revise.forget(state, group)
         return replace(
             self,
             state=state,
@@ -327,13 +326,13 @@ class Model:
         )
 
     def scale(self, factor: float) -> "Model":
-        return replace(self, state=revision.decay(self.filter_state, factor), found=None)
+        return replace(self, state=revise.decay(self.filter_state, factor), found=None)
 
     def merge(self, other: "Model") -> "Model":
         mine, theirs = self.filter_state, other.filter_state
         if self.window is not None or other.window is not None:
             raise InputError("Models with a window cannot be merged: which of the rows are the last is not known.")
-        state, kept, blocking = revision.merge(mine, theirs), self.kept, self.blocking
+        state, kept, blocking = revise.merge(mine, theirs), self.kept, self.blocking
         if self.approx.is_local:
             if blocking is None or other.blocking is None or not blocking.same_as(other.blocking):
                 raise FingerprintError(

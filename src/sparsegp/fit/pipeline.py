@@ -11,13 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import inducing, linalg
-from sparsegp.approximations import Family
-from sparsegp.data import BlockSource, MemoryRows, Rows
-from sparsegp.engines import anytime_run, batch, stopping
-from sparsegp.engines.anytime import Reading
-from sparsegp.engines.divergence import uncollapsed_objective
-from sparsegp.fit import affordable, committees, dense, learned_noise
+from sparsegp import linalg
+from sparsegp.core import inducing
+from sparsegp.core.approximations import Family
+from sparsegp.core.block import BlockSource, MemoryRows, Rows
+from sparsegp.core.evidence import uncollapsed_objective
+from sparsegp.core.local import LocalPosterior, make_posterior
+from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
+from sparsegp.core.prior import SparsePrior
+from sparsegp.fit import affordable, committees, dense_models, learned_noise
 from sparsegp.fit.blocking import Blocking, arranged
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committee_model import CommitteeModel
@@ -26,13 +28,11 @@ from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.problem import INTERRUPTED, Problem
 from sparsegp.fit.start import limits_of, local_start, until_interrupted
 from sparsegp.fit.stepwise import stepwise
-from sparsegp.learning.deadline import Deadline
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.progressive import AUTO, BLOCKS, learn
-from sparsegp.learning.recorder import LearningResult, LearningStep
-from sparsegp.local_posterior import LocalPosterior, make_posterior
-from sparsegp.posterior import InducingPosterior, LatentPosterior, SparsePosterior
-from sparsegp.prior import SparsePrior
+from sparsegp.infer import anytime_run, batch, stopping
+from sparsegp.infer.anytime import Reading
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.schedules import AUTO, BLOCKS, learn
+from sparsegp.learn.trace import Deadline, LearningResult, LearningStep
 
 LEARNING = "learning"
 INFERENCE = "inference"
@@ -87,7 +87,7 @@ def steps(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
 def _dense(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
     """Models without statistics: learning ends early enough for the posterior, and there is one model to publish."""
     deadline = budget.learning_deadline(0, (1.0 - problem.steps.dense_fraction) * budget.remaining)
-    model, learning, info = dense.fit(problem, dense.in_memory(problem.approx, rows), deadline)
+    model, learning, info = dense_models.fit(problem, dense_models.in_memory(problem.approx, rows), deadline)
     _propagate_interrupt(learning, problem)
     reason = _reason(learning, budget, ONE_PASS)
     yield _progress(model, info, info["evaluations"], rows.total_weight, 1.0, budget, error=0.0, reason=reason)
@@ -270,7 +270,7 @@ class _Sketcher:
 
 
 def _posterior(prior: SparsePrior, q: InducingPosterior, rows: Rows) -> LatentPosterior:
-    return make_posterior(prior, q, rows.store()) if prior.row.is_local else SparsePosterior(prior, q)
+    return make_posterior(prior, q, rows.store()) if prior.approx.is_local else SparsePosterior(prior, q)
 
 
 class _Fit:
@@ -509,7 +509,7 @@ class _Fit:
         labels = torch.cat([torch.full((len(part),), k) for k, part in parts])
         noise = torch.cat([prior.row_noise(part) for _, part in parts])
         X = torch.cat([part.X for _, part in parts])
-        return stopping.ProbePoints(X, labels if prior.row.is_local else None, noise)
+        return stopping.ProbePoints(X, labels if prior.approx.is_local else None, noise)
 
     def _of_snapshot(
         self,

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsegp.approximations import Approximation
 from sparsegp.committee.aggregation import Aggregation
-from sparsegp.engines.anytime import Reading
+from sparsegp.core.approximations import Approximation
+from sparsegp.infer.anytime import Reading
 from sparsegp.kernels import Kernel
-from sparsegp.learning.progressive import StageKeeper
-from sparsegp.learning.recorder import LearningResult, StepCallback
+from sparsegp.learn.schedules import StageKeeper
+from sparsegp.learn.trace import LearningResult, StepCallback
 from sparsegp.parallel import Executor, Threads
 
 INTERRUPTED = "interrupted"

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sparsegp.data import Batch, Moments
 from sparsegp.kernels import Kernel
-from sparsegp.sources import Batch, Moments
 
 Array = NDArray[np.float64]
 

@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsegp import inducing, parallel
-from sparsegp.approximations import get
-from sparsegp.data import Block, MemoryRows
+from sparsegp import parallel
+from sparsegp.core import inducing
+from sparsegp.core.approximations import get
+from sparsegp.core.block import Block, MemoryRows
 from sparsegp.fit.problem import INTERRUPTED, Start
 from sparsegp.fit.scaling import Scaling
 from sparsegp.kernels import Kernel, Stationary, as_kernel
 from sparsegp.kernels import get as kernel_class
-from sparsegp.learning import neighbourhoods
-from sparsegp.learning.hyperparameters import Hyperparameters, Limits
-from sparsegp.learning.progressive import Schedule, learn
-from sparsegp.learning.recorder import LearningResult, StepCallback
-from sparsegp.learning.starting_values import median_lengthscales, neighbour_noise_var
+from sparsegp.learn import neighbourhoods
+from sparsegp.learn.hyperparameters import Hyperparameters, Limits
+from sparsegp.learn.schedules import Schedule, learn
+from sparsegp.learn.start_values import median_lengthscales, neighbour_noise_var
+from sparsegp.learn.trace import LearningResult, StepCallback
 
 USUAL_LENGTHSCALES = (0.02, 1e4)
 

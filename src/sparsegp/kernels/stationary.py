@@ -19,8 +19,16 @@ from sparsegp.kernels.parameters import (
     log_scalar_parameter,
     split_units,
 )
-from sparsegp.kernels.profiles import MATERN12, MATERN32, MATERN52
-from sparsegp.kernels.radial import Columns, Profile, covariance, squared_distance, squared_exponential
+from sparsegp.kernels.radial import (
+    MATERN12,
+    MATERN32,
+    MATERN52,
+    Columns,
+    Profile,
+    covariance,
+    squared_distance,
+    squared_exponential,
+)
 
 
 class Stationary(Kernel):

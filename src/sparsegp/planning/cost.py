@@ -6,13 +6,13 @@ M inducing inputs, D columns, b rows in a block. Products that are known to be s
 import math
 from dataclasses import dataclass
 
-from sparsegp import inducing
-from sparsegp.approximations import Approximation, Family
-from sparsegp.data import CHUNK_ROWS
+from sparsegp.core import inducing
+from sparsegp.core.approximations import Approximation, Family
+from sparsegp.core.block import CHUNK_ROWS
 from sparsegp.fit.affordable import FRACTIONS
-from sparsegp.learning.neighbourhoods import START_FACTORS as SCOUT_FACTORS
-from sparsegp.learning.neighbourhoods import Rounds
-from sparsegp.learning.progressive import START_FACTORS, schedule_of
+from sparsegp.learn.neighbourhoods import START_FACTORS as SCOUT_FACTORS
+from sparsegp.learn.neighbourhoods import Rounds
+from sparsegp.learn.schedules import START_FACTORS, schedule_of
 from sparsegp.planning.machine import Machine
 from sparsegp.planning.shape import ModelShape
 

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparsegp.data import CHUNK_ROWS
+from sparsegp.core.block import CHUNK_ROWS
+from sparsegp.data.batches import rows_per_batch
+from sparsegp.data.scan import SAMPLE_ROWS
 from sparsegp.estimators.opening import OpeningOptions
-from sparsegp.learning.progressive import POINTS
+from sparsegp.learn.schedules import POINTS
 from sparsegp.planning import cost
 from sparsegp.planning.cost import Cost, Stage, assignment, learning_stages, preparation
 from sparsegp.planning.machine import Machine
 from sparsegp.planning.shape import DataShape, ModelShape
-from sparsegp.sources.batch import rows_per_batch
-from sparsegp.sources.scan import SAMPLE_ROWS
 
 MEMORY, DISK, CLUSTER = "memory", "disk", "cluster"
 PREDICTED_ROWS = 1_000_000

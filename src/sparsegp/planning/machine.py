@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from sparsegp import parallel
-from sparsegp.data import CHUNK_ROWS
+from sparsegp.core.block import CHUNK_ROWS
 from sparsegp.errors import InputError
 
 SECONDS_EACH = 0.1

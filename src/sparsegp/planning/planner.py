@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sparsegp.approximations import Family
-from sparsegp.dense import MOST_ROWS
+from sparsegp.core.approximations import Family
+from sparsegp.core.dense import MOST_ROWS
 from sparsegp.errors import InputError
 from sparsegp.estimators.checks import positive_count
-from sparsegp.estimators.regressor import SparseGPRegressor
+from sparsegp.estimators.sparse import SparseGPRegressor
 from sparsegp.fit.auto import AUTO, is_auto
 from sparsegp.planning.estimate import (
     CLUSTER,

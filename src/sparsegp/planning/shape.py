@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from sparsegp import approximations
-from sparsegp.approximations import Approximation, Family
+from sparsegp.core import approximations
+from sparsegp.core.approximations import Approximation, Family
+from sparsegp.data import open_source
+from sparsegp.data.files import CsvSource, ParquetSource
+from sparsegp.data.scan import SAMPLE_ROWS
 from sparsegp.errors import InputError
 from sparsegp.estimators.checks import positive_count
-from sparsegp.estimators.regressor import SparseGPRegressor
+from sparsegp.estimators.sparse import SparseGPRegressor
 from sparsegp.kernels import Kernel, SquaredExponential, as_kernel
-from sparsegp.sources import open_source
-from sparsegp.sources.files import CsvSource, ParquetSource
-from sparsegp.sources.scan import SAMPLE_ROWS
 
 CSV_SAMPLE_BYTES = 2**20
 OTHER_KERNEL_COST = 2.0
@@ -122,7 +122,7 @@ def _lines(path: Path) -> float:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A row of the table of approximations with its sizes.
+    """An approximation of approximations with its sizes.
 
     `block_rows` is the mean size of a block (0: no blocks), `n_blocks` their number; `kernel_cost` is that of one entry
     in squared exponentials; `inducing` says how they are chosen (None: given); `optimizer` None: nothing is learned.

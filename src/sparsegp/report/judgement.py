@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegp.core.predictive import Array
 from sparsegp.estimators.diagnosis import (
     NOTICE,
     WARNING,
@@ -14,10 +15,9 @@ from sparsegp.estimators.diagnosis import (
     checked_rows,
     column_names,
     diagnose,
+    scaling_of,
     without_names,
 )
-from sparsegp.estimators.facts import scaling_of
-from sparsegp.predictive import Array
 from sparsegp.report.scores import scores
 
 FEWEST_ROWS = 20

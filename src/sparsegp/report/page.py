@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import checked_rows, column_names, without_names
-from sparsegp.predictive import Array
 from sparsegp.report import text
 from sparsegp.report.html import Page, Tile
 from sparsegp.report.judgement import Judgement, judge

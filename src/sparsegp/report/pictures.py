@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from sparsegp import display
+from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
 from sparsegp.display.relevance import column_lengthscales
-from sparsegp.estimators.diagnosis import column_names
-from sparsegp.estimators.facts import has_blocks, inducing_of
-from sparsegp.predictive import Array
+from sparsegp.estimators.diagnosis import column_names, has_blocks, inducing_of
 
 INK = "#010203"
 WIDTH, HEIGHT = 5.2, 3.4

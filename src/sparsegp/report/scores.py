@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from sparsegp import metrics
-from sparsegp.predictive import Array
+from sparsegp.core.predictive import Array
 
 
 def scores(model: Any, X: Array, y: Array) -> dict[str, float]:

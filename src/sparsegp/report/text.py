@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from sparsegp import kernels
-from sparsegp.approximations import Family
+from sparsegp.core.approximations import Family
+from sparsegp.core.predictive import Array
 from sparsegp.display.relevance import column_lengthscales
-from sparsegp.estimators.diagnosis import column_names
-from sparsegp.estimators.facts import approximation_of, knows_noise, learns_noise, scaling_of
-from sparsegp.predictive import Array
+from sparsegp.estimators.diagnosis import approximation_of, column_names, knows_noise, learns_noise, scaling_of
 
 SMOOTHNESS: dict[type[kernels.Kernel], str] = {
     kernels.SquaredExponential: "very smooth, without kinks or jumps",

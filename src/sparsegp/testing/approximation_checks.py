@@ -1,4 +1,4 @@
-"""Does the package compute what a row of the table says? A conformance suite for rows of your own."""
+"""Does the package compute what an approximation says? A conformance suite for rows of your own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,17 +8,18 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from sparsegp import approximations, kernels
-from sparsegp.approximations import Approximation, Family, Residual
-from sparsegp.data import Block, MemoryRows
-from sparsegp.dense import ExactPosterior, NystromPosterior
-from sparsegp.engines import batch
+from sparsegp import kernels
+from sparsegp.core import approximations
+from sparsegp.core.approximations import Approximation, Family, Residual
+from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.dense import ExactPosterior, NystromPosterior
+from sparsegp.core.partition import block_slices
+from sparsegp.core.posterior import LatentPosterior
+from sparsegp.core.prior import SparsePrior
+from sparsegp.infer import batch
 from sparsegp.kernels import Kernel
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective, ExactObjective, Objective
-from sparsegp.partition import block_slices
-from sparsegp.posterior import LatentPosterior
-from sparsegp.prior import SparsePrior
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.objective import CollapsedObjective, ExactObjective, Objective
 from sparsegp.testing import oracle
 from sparsegp.testing.effective_prior import effective_prior
 
@@ -52,7 +53,7 @@ class _Problem:
 
 
 def check_approximation(
-    row: str | Mapping[str, float] | Approximation,
+    approx: str | Mapping[str, float] | Approximation,
     *,
     kernel: Kernel | None = None,
     n_dims: int = 2,
@@ -66,99 +67,99 @@ def check_approximation(
     evidence, mean, variances, joint covariance and the gradient of the objective are those of dense inference
     with that prior. `kernel` must accept `n_dims` columns.
     """
-    row = approximations.get(row, power)
-    _check_fields(row)
+    approx = approximations.get(approx, power)
+    _check_fields(approx)
     rng = np.random.default_rng(seed)
     problem = _Problem.random(n_dims, rng)
     inducing = torch.from_numpy(rng.uniform(-2.0, 2.0, (N_INDUCING, n_dims)))
     hyper = Hyperparameters(kernels.Matern32(1.4, 1.1) if kernel is None else kernel, 0.15, inducing)
-    _check_prior(row, problem, hyper)
-    _check_predictions(row, problem, hyper, rtol)
-    _check_gradient(row, problem, hyper)
+    _check_prior(approx, problem, hyper)
+    _check_predictions(approx, problem, hyper, rtol)
+    _check_gradient(approx, problem, hyper)
 
 
-def _check_fields(row: Approximation) -> None:
-    parts = row.components
-    _require(row, "fields", abs(sum(c.weight for c in parts) - 1.0) < 1e-12, "the weights must add up to 1")
-    _require(row, "fields", all(c.weight >= 0.0 for c in parts), "the weights must not be negative")
-    _require(row, "fields", all(0.0 <= c.alpha <= 1.0 for c in parts), "alpha must lie in [0, 1]")
+def _check_fields(approx: Approximation) -> None:
+    parts = approx.components
+    _require(approx, "fields", abs(sum(c.weight for c in parts) - 1.0) < 1e-12, "the weights must add up to 1")
+    _require(approx, "fields", all(c.weight >= 0.0 for c in parts), "the weights must not be negative")
+    _require(approx, "fields", all(0.0 <= c.alpha <= 1.0 for c in parts), "alpha must lie in [0, 1]")
     without = [c.alpha for c in parts if c.residual is Residual.NONE]
-    _require(row, "fields", not any(without), "a component without residual must have alpha = 0")
-    _require(row, "fields", len(parts) == 1 or not row.penalty, "a combination of rows cannot have a penalty")
+    _require(approx, "fields", not any(without), "a component without residual must have alpha = 0")
+    _require(approx, "fields", len(parts) == 1 or not approx.penalty, "a combination of rows cannot have a penalty")
 
 
-def _check_prior(row: Approximation, problem: _Problem, hyper: Hyperparameters) -> None:
-    if row.family is not Family.NYSTROM:
-        smallest = float(np.linalg.eigvalsh(_joint_prior(row, problem, hyper)).min())
+def _check_prior(approx: Approximation, problem: _Problem, hyper: Hyperparameters) -> None:
+    if approx.family is not Family.NYSTROM:
+        smallest = float(np.linalg.eigvalsh(_joint_prior(approx, problem, hyper)).min())
         message = f"its smallest eigenvalue is {smallest:g}"
-        _require(row, "positive semi-definite effective prior", smallest > -1e-9, message)
+        _require(approx, "positive semi-definite effective prior", smallest > -1e-9, message)
 
 
-def _check_predictions(row: Approximation, problem: _Problem, hyper: Hyperparameters, rtol: float) -> None:
-    posterior, evidence = _infer(row, problem, hyper)
+def _check_predictions(approx: Approximation, problem: _Problem, hyper: Hyperparameters, rtol: float) -> None:
+    posterior, evidence = _infer(approx, problem, hyper)
     joint_mean, cov = posterior.joint(problem.X_test, problem.test_labels)
     mean, var = posterior.marginals(problem.X_test, problem.test_labels)
-    expected_mean, expected_cov = _dense_predictions(row, problem, hyper)
-    _require_close(row, "log evidence", evidence, _dense_evidence(row, problem, hyper), rtol)
-    _require_close(row, "mean", mean, expected_mean, rtol)
-    _require_close(row, "variances", var, np.diag(expected_cov), rtol)
-    _require_close(row, "mean of the joint prediction", joint_mean, expected_mean, rtol)
-    _require_close(row, "joint covariance", cov, expected_cov, rtol)
+    expected_mean, expected_cov = _dense_predictions(approx, problem, hyper)
+    _require_close(approx, "log evidence", evidence, _dense_evidence(approx, problem, hyper), rtol)
+    _require_close(approx, "mean", mean, expected_mean, rtol)
+    _require_close(approx, "variances", var, np.diag(expected_cov), rtol)
+    _require_close(approx, "mean of the joint prediction", joint_mean, expected_mean, rtol)
+    _require_close(approx, "joint covariance", cov, expected_cov, rtol)
 
 
-def _check_gradient(row: Approximation, problem: _Problem, hyper: Hyperparameters) -> None:
-    objective: Objective = CollapsedObjective(problem.rows, row)
-    if row.family in (Family.EXACT, Family.SUBSET):
+def _check_gradient(approx: Approximation, problem: _Problem, hyper: Hyperparameters) -> None:
+    objective: Objective = CollapsedObjective(problem.rows, approx)
+    if approx.family in (Family.EXACT, Family.SUBSET):
         objective = ExactObjective(problem.rows.all)
     objective.value_and_gradient(hyper)
     gradient, start = hyper.gradient(), hyper.vector()
 
     def dense(vector: Array) -> float:
         hyper.load_vector(vector)
-        return _dense_evidence(row, problem, hyper)
+        return _dense_evidence(approx, problem, hyper)
 
     expected = oracle.gradient(dense, start)
-    _require_close(row, "gradient of the objective", gradient, expected, GRADIENT_RTOL)
+    _require_close(approx, "gradient of the objective", gradient, expected, GRADIENT_RTOL)
 
 
-def _infer(row: Approximation, problem: _Problem, hyper: Hyperparameters) -> tuple[LatentPosterior, float]:
+def _infer(approx: Approximation, problem: _Problem, hyper: Hyperparameters) -> tuple[LatentPosterior, float]:
     """What the package says: posterior and log evidence."""
-    if row.family in (Family.EXACT, Family.SUBSET):
+    if approx.family in (Family.EXACT, Family.SUBSET):
         exact = ExactPosterior.build(hyper.kernel, problem.rows.all, hyper.noise_var)
         return exact, exact.log_evidence
-    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, row)
+    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, approx)
     _, posterior, info = batch.infer(prior, problem.rows)
-    if row.family is Family.NYSTROM:
+    if approx.family is Family.NYSTROM:
         return NystromPosterior.build(prior, problem.rows.all, posterior.q), info.log_evidence
     return posterior, info.log_evidence
 
 
-def _joint_prior(row: Approximation, problem: _Problem, hyper: Hyperparameters) -> Array:
+def _joint_prior(approx: Approximation, problem: _Problem, hyper: Hyperparameters) -> Array:
     inputs = hyper.inducing.detach(), problem.X, problem.X_test, problem.labels, problem.test_labels
-    prior: Array = effective_prior(row, hyper.kernel, *inputs, noise_var=hyper.noise_var).numpy()
+    prior: Array = effective_prior(approx, hyper.kernel, *inputs, noise_var=hyper.noise_var).numpy()
     return prior
 
 
-def _dense_predictions(row: Approximation, problem: _Problem, hyper: Hyperparameters) -> tuple[Array, Array]:
+def _dense_predictions(approx: Approximation, problem: _Problem, hyper: Hyperparameters) -> tuple[Array, Array]:
     """The effective prior conditioned on y."""
-    C = _joint_prior(row, problem, hyper)
+    C = _joint_prior(approx, problem, hyper)
     noise = float(hyper.noise_var) * np.eye(N_ROWS)
     weights = C[N_ROWS:, :N_ROWS] @ np.linalg.inv(C[:N_ROWS, :N_ROWS] + noise)
     return weights @ problem.y.numpy(), C[N_ROWS:, N_ROWS:] - weights @ C[:N_ROWS, N_ROWS:]
 
 
-def _dense_evidence(row: Approximation, problem: _Problem, hyper: Hyperparameters) -> float:
+def _dense_evidence(approx: Approximation, problem: _Problem, hyper: Hyperparameters) -> float:
     """log N(y; 0, C_ff + noise) - rho/(2 alpha) log det(I + (C_ff - Q)/noise), or rho tr(K - Q)/(2 noise)."""
-    C, noise = _joint_prior(row, problem, hyper)[:N_ROWS, :N_ROWS], float(hyper.noise_var)
+    C, noise = _joint_prior(approx, problem, hyper)[:N_ROWS, :N_ROWS], float(hyper.noise_var)
     evidence = oracle.log_gaussian(problem.y.numpy(), C + noise * np.eye(N_ROWS))
-    if not row.penalty:
+    if not approx.penalty:
         return evidence
     K, Q = _covariance_and_nystrom_part(problem, hyper)
-    alpha = row.components[0].alpha
+    alpha = approx.components[0].alpha
     if alpha == 0.0:
-        return evidence - row.penalty * float(np.trace(K - Q)) / (2.0 * noise)
+        return evidence - approx.penalty * float(np.trace(K - Q)) / (2.0 * noise)
     logdet = float(np.linalg.slogdet(np.eye(N_ROWS) + (C - Q) / noise)[1])
-    return evidence - row.penalty / (2.0 * alpha) * logdet
+    return evidence - approx.penalty / (2.0 * alpha) * logdet
 
 
 def _covariance_and_nystrom_part(problem: _Problem, hyper: Hyperparameters) -> tuple[Array, Array]:
@@ -168,14 +169,14 @@ def _covariance_and_nystrom_part(problem: _Problem, hyper: Hyperparameters) -> t
     return K, Kfu @ np.linalg.inv(Kuu) @ Kfu.T
 
 
-def _require_close(row: Approximation, what: str, got: ArrayLike | Tensor, expected: ArrayLike, rtol: float) -> None:
+def _require_close(approx: Approximation, what: str, got: ArrayLike | Tensor, expected: ArrayLike, rtol: float) -> None:
     """Within rtol of the largest entry."""
     error = float(np.abs(np.asarray(got) - np.asarray(expected)).max())
     scale = float(np.abs(np.asarray(expected)).max())
     message = f"differs by {error:g} (entries up to {scale:g}) from dense inference with the effective prior"
-    _require(row, what, error <= rtol * scale, message)
+    _require(approx, what, error <= rtol * scale, message)
 
 
-def _require(row: Approximation, what: str, holds: bool, message: str) -> None:
+def _require(approx: Approximation, what: str, holds: bool, message: str) -> None:
     if not holds:
-        raise AssertionError(f"{row.name}: {what}: {message}.")
+        raise AssertionError(f"{approx.name}: {what}: {message}.")

@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 from sparsegp import linalg
-from sparsegp.approximations import Approximation, Family, Residual, TestConditional
+from sparsegp.core.approximations import Approximation, Family, Residual, TestConditional
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
 
 
 @torch.no_grad()
 def effective_prior(
-    row: Approximation,
+    approx: Approximation,
     kernel: Kernel,
     inducing: Tensor,
     X: Tensor,
@@ -29,44 +29,44 @@ def effective_prior(
     """
     inputs, U = torch.cat([X, X_test]).to(torch.float64), inducing.to(torch.float64)
     K = kernel(inputs)
-    if row.family in (Family.EXACT, Family.SUBSET):
+    if approx.family in (Family.EXACT, Family.SUBSET):
         return K
     L = linalg.cholesky(kernel(U), name="covariance of the inducing inputs").factor
     W = linalg.whiten_rows(kernel(inputs, U), L)
     Q = W @ W.mT
     n = X.shape[0]
-    C = K.clone() if row.family is Family.NYSTROM else Q + _test_part(row, K - Q, n, labels, test_labels)
-    same = _same_block(labels, labels, (n, n)) if row.by_block else torch.eye(n, dtype=torch.bool)
-    C[:n, :n] = Q[:n, :n] + _training_residual(row, (K - Q)[:n, :n], same, noise_var)
+    C = K.clone() if approx.family is Family.NYSTROM else Q + _test_part(approx, K - Q, n, labels, test_labels)
+    same = _same_block(labels, labels, (n, n)) if approx.by_block else torch.eye(n, dtype=torch.bool)
+    C[:n, :n] = Q[:n, :n] + _training_residual(approx, (K - Q)[:n, :n], same, noise_var)
     return linalg.symmetric(C)
 
 
-def _test_part(row: Approximation, D: Tensor, n: int, labels: Tensor | None, test_labels: Tensor | None) -> Tensor:
+def _test_part(approx: Approximation, D: Tensor, n: int, labels: Tensor | None, test_labels: Tensor | None) -> Tensor:
     """What the test conditional adds to Q in C_f* and C_**: nothing, D_**, diag D_**, or D within blocks."""
     kept, n_test = torch.zeros_like(D), D.shape[0] - n
-    if row.test is TestConditional.EXACT:
+    if approx.test is TestConditional.EXACT:
         kept[n:, n:] = D[n:, n:]
-    elif row.test is TestConditional.INDEPENDENT:
+    elif approx.test is TestConditional.INDEPENDENT:
         kept[n:, n:] = torch.diag(D.diagonal()[n:])
-    elif row.test is TestConditional.LOCAL:
+    elif approx.test is TestConditional.LOCAL:
         kept[n:, n:] = D[n:, n:] * _same_block(test_labels, test_labels, (n_test, n_test))
         kept[:n, n:] = D[:n, n:] * _same_block(labels, test_labels, (n, n_test))
         kept[n:, :n] = kept[:n, n:].mT
     return kept
 
 
-def _training_residual(row: Approximation, D: Tensor, same: Tensor, noise_var: Tensor | float | None) -> Tensor:
+def _training_residual(approx: Approximation, D: Tensor, same: Tensor, noise_var: Tensor | float | None) -> Tensor:
     """alpha shape(D) of one row; of several V - noise, V^-1 = sum_j a_j (alpha_j shape_j(D) + noise)^-1."""
-    residuals = [c.alpha * _shaped(c.residual, D, same) for c in row.components]
+    residuals = [c.alpha * _shaped(c.residual, D, same) for c in approx.components]
     if len(residuals) == 1:
         return residuals[0]
     if noise_var is None:
         raise InputError(
-            f"{row.name!r} is a combination of rows, and the effective prior of a combination depends on the "
+            f"{approx.name!r} is a combination of rows, and the effective prior of a combination depends on the "
             "noise: give noise_var, a number or one for each row of X."
         )
     noise = torch.diag(torch.as_tensor(noise_var, dtype=D.dtype).expand(D.shape[0]))
-    precisions = [c.weight * _inverse(R + noise) for c, R in zip(row.components, residuals, strict=True)]
+    precisions = [c.weight * _inverse(R + noise) for c, R in zip(approx.components, residuals, strict=True)]
     return _inverse(torch.stack(precisions).sum(0)) - noise
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import approximations, kernels
-from sparsegp.data import Block
-from sparsegp.engines.engine import EngineState, Init, State, Step
-from sparsegp.posterior import InducingPosterior, log_evidence
-from sparsegp.prior import SparsePrior
-from sparsegp.statistics import BlockStatistics
+from sparsegp import kernels
+from sparsegp.core import approximations
+from sparsegp.core.block import Block
+from sparsegp.core.posterior import InducingPosterior, log_evidence
+from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import BlockStatistics
+from sparsegp.infer.engine import EngineState, Init, State, Step
 
 ROWS = ("sor", "dtc", "vfe", "fitc", "fic", "pitc", "pic", "pep", "block-pep")
 BLOCK_SIZES = (3, 1, 11, 1, 6)
@@ -30,7 +31,7 @@ def check_engine(
 ) -> None:
     """Raise AssertionError, naming the property, unless the engine is exact inference one block at a time.
 
-    Checked for each row of the table: before any block q is the prior; after each block q is the batch posterior of the
+    Checked for each approximation: before any block q is the prior; after each block q is the batch posterior of the
     blocks so far and psi is the rise of the batch log evidence; the order of blocks does not matter; a step leaves the
     state it started from as it was; a block without rows changes nothing.
     """

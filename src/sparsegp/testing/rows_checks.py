@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import approximations, kernels
-from sparsegp.data import Block, MemoryRows, Rows
-from sparsegp.engines.batch import StatisticsOfBlock, StatisticsOfRows, statistics_of
-from sparsegp.learning.hyperparameters import Hyperparameters
-from sparsegp.learning.objective import CollapsedObjective
+from sparsegp import kernels
+from sparsegp.core import approximations
+from sparsegp.core.block import Block, MemoryRows, Rows
+from sparsegp.infer.batch import StatisticsOfBlock, StatisticsOfRows, statistics_of
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.objective import CollapsedObjective
 
 N_INDUCING = 5
 

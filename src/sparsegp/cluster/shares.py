@@ -1,0 +1,353 @@
+"""Sources on workers: opened on the driver, cut into shares, then scanned, loaded or summed up where the shares are."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from operator import add
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from sparsegp.cluster.client import READING_RETRIES, dask_package, gathered, submit, worker_threads
+from sparsegp.cluster.dask_rows import DaskRows
+from sparsegp.cluster.executor import DaskExecutor, all_threads
+from sparsegp.core.block import Block, MemoryRows, Sum
+from sparsegp.data import Scaling, Scan, SourceRows, scan, to_block
+from sparsegp.data.arrays import ArraySource
+from sparsegp.data.batches import Batch, Place, Source, rows_per_batch
+from sparsegp.data.columns import Columns, Roles
+from sparsegp.data.files import READ_BUFFER_BYTES, CsvSource, ParquetPart, ParquetSource, label
+from sparsegp.data.iterables import DaskArraySource, DaskFrameSource
+from sparsegp.data.scan import SAMPLE_ROWS, valid_batches, with_weight
+from sparsegp.data.tables import TableSource
+from sparsegp.errors import InputError
+from sparsegp.parallel import packed, unpacked
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several sources with the same columns, one after another."""
+
+    sources: tuple[Source, ...]
+    feature_names: tuple[str, ...] | None
+    n_features: int
+
+    @property
+    def n_rows(self) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[Batch]:
+        for source in self.sources:
+            yield from source
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One row group of a Parquet file; `start` is its first row within the file."""
+
+    part: ParquetPart
+    columns: Columns
+    group: int
+    start: int
+    n_rows: int
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return self.columns.features
+
+    @property
+    def n_features(self) -> int:
+        return len(self.columns.features)
+
+    def __iter__(self) -> Iterator[Batch]:
+        wanted = [name for name in self.columns.all if name not in self.part.constants]
+        place = Place(label(self.part.path), self.start, self.group)
+        step = rows_per_batch(self.n_features)
+        try:
+            with pq.ParquetFile(self.part.path, buffer_size=READ_BUFFER_BYTES) as file:
+                for table in file.iter_batches(step, row_groups=[self.group], columns=wanted, use_threads=False):
+                    yield self.columns.batch(table, place, self.part.constants)
+                    place = place.later(table.num_rows)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(
+                f"{place.name}, row group {self.group} cannot be read on a worker: {error}. The file must be at the "
+                "same path on every worker and must not change during a fit."
+            ) from error
+
+
+def pieces_of(source: Source, n_shares: int) -> list[tuple[Source, float]]:
+    """Consecutive pieces of a source, each with the number of its rows (1 where nobody knows it)."""
+    if isinstance(source, ParquetSource):
+        return [(group, group.n_rows) for part in source.parts for group in _row_groups(part, source.columns)]
+    if isinstance(source, CsvSource):
+        return [(replace(source, paths=(path,)), 1.0) for path in source.paths]
+    if isinstance(source, ArraySource | TableSource):
+        cuts = [round(source.n_rows * k / n_shares) for k in range(n_shares + 1)]
+        return [(_rows(source, a, b), b - a) for a, b in pairwise(cuts)]
+    raise InputError(
+        f"A {type(source).__name__} can only be read on this machine, not by workers. Give arrays, a table, a dask "
+        "collection, or paths to Parquet or CSV files that every worker can read."
+    )
+
+
+def shared_out(pieces: Sequence[Any], sizes: Sequence[float], n_shares: int) -> list[list[Any]]:
+    """Consecutive pieces for each share, about as many rows in each; a piece goes where its middle falls."""
+    size = np.asarray(sizes, dtype=np.float64)
+    middle = np.cumsum(size) - size / 2.0
+    share = np.minimum((middle / max(float(size.sum()), 1.0) * n_shares).astype(int), n_shares - 1)
+    return [[piece for piece, k in zip(pieces, share, strict=True) if k == j] for j in range(n_shares)]
+
+
+def _row_groups(part: ParquetPart, columns: Columns) -> list[RowGroup]:
+    metadata = pq.read_metadata(part.path)
+    sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+    starts = np.cumsum([0, *sizes]).tolist()
+    return [RowGroup(part, columns, k, starts[k], n_rows) for k, n_rows in enumerate(sizes)]
+
+
+def _rows(source: ArraySource | TableSource, start: int, stop: int) -> Source:
+    """Rows start:stop; messages count rows from `start`, which the name says."""
+    name = source.name if start == 0 else f"{source.name} from row {start} on"
+    if isinstance(source, TableSource):
+        return replace(source, table=source.table.slice(start, stop - start), name=name)
+    noise, weight = (None if part is None else part[start:stop] for part in (source.noise_var, source.weight))
+    return replace(source, X=source.X[start:stop], y=source.y[start:stop], noise_var=noise, weight=weight, name=name)
+
+
+def partitions_of(source: DaskFrameSource | DaskArraySource) -> list[Any]:
+    """What dask computes for each partition: a frame, or the list [X, y, noise variances, weights]."""
+    if isinstance(source, DaskFrameSource):
+        return list(source.frame.to_delayed())
+    columns = (source.X.rechunk({1: -1}), source.y, source.noise_var, source.weight)
+    parts = [None if values is None else values.to_delayed().ravel() for values in columns]
+    together = dask_package("dask").delayed(list)
+    return [together([None if part is None else part[k] for part in parts]) for k in range(source.X.numblocks[0])]
+
+
+def frame_source(columns: Columns, first: int, frames: Sequence[Any]) -> Joined:
+    """Runs on a worker: partitions `first`, `first + 1`, ... of a dask DataFrame."""
+    roles = Roles(columns.target, columns.features, columns.noise_var, columns.weight)
+    sources = tuple(TableSource.of(frame, roles, f"partition {first + k}") for k, frame in enumerate(frames))
+    return Joined(sources, columns.features, len(columns.features))
+
+
+def array_source(n_features: int, first: int, blocks: Sequence[Sequence[Any]]) -> Joined:
+    """Runs on a worker: partitions `first`, `first + 1`, ... of dask arrays X, y, noise variances and weights."""
+    sources = tuple(
+        ArraySource.of(X, y, noise_var, weight, name=f"partition {first + k}")
+        for k, (X, y, noise_var, weight) in enumerate(blocks)
+    )
+    return Joined(sources, None, n_features)
+
+
+@dataclass(frozen=True)
+class ScannedShares:
+    """Futures of the sources of each share, and what one pass over them told."""
+
+    client: Any
+    sources: tuple[Any, ...]
+    homes: tuple[str, ...]
+    counts: tuple[int, ...]
+    scan: Scan
+
+    def load(self, scaling: Scaling, dtype: torch.dtype = torch.float64) -> DaskRows:
+        """The rows in the scaling of the model, kept in the memory of the workers."""
+        arguments = zip(self.sources, self.counts, self.homes, strict=True)
+        shares = tuple(
+            submit(self.client, load_share, source, scaling, n, dtype, home=home, retries=READING_RETRIES)
+            for source, n, home in arguments
+        )
+        found, y_sq = self.scan, scaling.y_scale**2
+        executor = DaskExecutor(self.client, worker_threads(self.client))
+        return DaskRows(
+            executor,
+            executor.adopt(shares, self.homes, self.counts),
+            self.counts,
+            found.total_weight,
+            MemoryRows(to_block(found.sample, scaling, torch.empty(0, dtype=dtype))),
+            None if found.least_noise_var is None else found.least_noise_var / y_sq,
+            None if found.mean_noise_var is None else found.mean_noise_var / y_sq,
+        )
+
+
+def scanned(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_ROWS) -> ScannedShares:
+    """One share for each worker; one pass, in which every worker reads its own."""
+    homes = tuple(worker_threads(client))
+    sources = placed(client, source, homes)
+    scans = [
+        submit(client, scan_share, mine, (seed, k), sample_rows, home=home, retries=READING_RETRIES)
+        for k, (mine, home) in enumerate(zip(sources, homes, strict=True))
+    ]
+    facts = gathered(client, [submit(client, without_sample, mine) for mine in scans])
+    for fact in facts:
+        if fact.error is not None:
+            raise fact.error
+    counts = tuple(0 if fact.found is None else fact.found.n_rows for fact in facts)
+    sizes = sample_sizes(counts, sample_rows, np.random.default_rng((seed, len(homes))))
+    asked = [
+        submit(client, some_rows, mine, size, (seed, k, 1))
+        for k, (mine, size) in enumerate(zip(scans, sizes, strict=True))
+    ]
+    samples = [part for part in gathered(client, asked) if part is not None]
+    found = [fact.found for fact in facts if fact.found is not None]
+    n_weightless = sum(fact.n_weightless for fact in facts)
+    whole = joined_scan(found, n_weightless, samples)
+    return ScannedShares(client, sources, homes, counts, whole)
+
+
+def placed(client: Any, source: Source, homes: tuple[str, ...]) -> tuple[Any, ...]:
+    """The source of each share as a future at its home."""
+    if isinstance(source, DaskFrameSource | DaskArraySource):
+        return _collection_shares(client, source, homes)
+    found = pieces_of(source, len(homes))
+    shares = shared_out([piece for piece, _ in found], [size for _, size in found], len(homes))
+    with warnings.catch_warnings():
+        # Arrays of the caller have no other home than the task itself, from which a lost share is made again.
+        warnings.filterwarnings("ignore", message="Sending large graph")
+        return tuple(
+            submit(client, Joined, tuple(mine), source.feature_names, source.n_features, home=home)
+            for mine, home in zip(shares, homes, strict=True)
+        )
+
+
+def _collection_shares(
+    client: Any, source: DaskFrameSource | DaskArraySource, homes: tuple[str, ...]
+) -> tuple[Any, ...]:
+    partitions = partitions_of(source)
+    shares = shared_out(range(len(partitions)), [1.0] * len(partitions), len(homes))
+    placed = []
+    for mine, home in zip(shares, homes, strict=True):
+        computed = client.compute([partitions[k] for k in mine], workers=[home], allow_other_workers=True)
+        first = mine[0] if mine else 0
+        if isinstance(source, DaskFrameSource):
+            placed.append(submit(client, frame_source, source.columns, first, computed, home=home))
+        else:
+            placed.append(submit(client, array_source, source.n_features, first, computed, home=home))
+    return tuple(placed)
+
+
+def sample_sizes(n_rows: Sequence[int], capacity: int, rng: np.random.Generator) -> list[int]:
+    """Rows to draw from each share so that the whole is a uniform sample of all rows."""
+    if sum(n_rows) <= capacity:
+        return list(n_rows)
+    return [int(size) for size in rng.multivariate_hypergeometric(n_rows, capacity, method="marginals")]
+
+
+def joined_scan(parts: Sequence[Scan], n_weightless: int, samples: Sequence[Batch]) -> Scan:
+    """The scan of all rows from those of the shares that have any."""
+    if not parts:
+        raise InputError(
+            "Every sample_weight is zero: there is nothing to learn from."
+            if n_weightless
+            else "The data have no rows: every file, row group or partition is empty."
+        )
+    n_rows = sum(part.n_rows for part in parts)
+    least = [part.least_noise_var for part in parts if part.least_noise_var is not None]
+    means = [part.mean_noise_var * part.n_rows for part in parts if part.mean_noise_var is not None]
+    return Scan(
+        n_rows,
+        n_weightless,
+        reduce(add, (part.inputs for part in parts)),
+        reduce(add, (part.targets for part in parts)),
+        Batch.concat(samples),
+        min(least, default=None),
+        sum(means) / n_rows if means else None,
+    )
+
+
+# What workers do with their share. Every function is pure: a lost result is computed again.
+
+
+@dataclass(frozen=True)
+class ShareScan:
+    """The scan of a share (None: it has no rows that count), rows of weight zero, and what is wrong with it."""
+
+    found: Scan | None = None
+    n_weightless: int = 0
+    error: InputError | None = None
+
+
+def scan_share(source: Source, seed: tuple[int, int], sample_rows: int) -> ShareScan:
+    """Bad input is a result, not a failure: reading it again would not help."""
+    try:
+        if not any(len(with_weight(part)) for part in valid_batches(source)):
+            return ShareScan(None, sum(len(part) for part in valid_batches(source)))
+        found = scan(source, np.random.default_rng(seed), sample_rows)
+        return ShareScan(found, found.n_weightless)
+    except InputError as error:
+        return ShareScan(error=error)
+
+
+def without_sample(share: ShareScan) -> ShareScan:
+    """The facts, which are small."""
+    if share.found is None:
+        return share
+    found = share.found
+    empty = found.sample.take(slice(0, 0))
+    facts = (found.n_rows, found.n_weightless, found.inputs, found.targets, empty)
+    return ShareScan(Scan(*facts, found.least_noise_var, found.mean_noise_var), share.n_weightless)
+
+
+def some_rows(share: ShareScan, n_rows: int, seed: tuple[int, ...]) -> Batch | None:
+    """A random part of the sample, in the order of the sample; all of it when it is not larger."""
+    if share.found is None or n_rows == 0:
+        return None
+    sample = share.found.sample
+    if n_rows >= len(sample):
+        return sample
+    chosen = np.zeros(len(sample), dtype=bool)
+    chosen[np.random.default_rng(seed).choice(len(sample), n_rows, replace=False)] = True
+    return sample.take(chosen)
+
+
+def load_share(source: Source, scaling: Scaling, n_rows: int, dtype: torch.dtype) -> MemoryRows:
+    """The share in the scaling of the model, in memory."""
+    empty = Block.empty(source.n_features, dtype)
+    rows = SourceRows(source, scaling, n_rows, MemoryRows(empty), float(n_rows))
+    return MemoryRows(Block.concat([empty, *(part.all for part in rows)]))
+
+
+def sum_over(
+    client: Any, source: Source, scaling: Scaling, task: Callable[[Block, int], Sum], dtype: torch.dtype
+) -> Sum:
+    """The sum of the task over parts of the source, each read once; the shares are added in their order.
+
+    A part is a partition, a file or a row group. The task is given its rows and how many of weight zero there were.
+    """
+    homes = tuple(worker_threads(client))
+    shares, message = placed(client, source, homes), packed(task)
+    answers = gathered(
+        client,
+        [
+            submit(client, sum_of_share, mine, scaling, message, dtype, home=home, retries=READING_RETRIES)
+            for mine, home in zip(shares, homes, strict=True)
+        ],
+    )
+    parts = [unpacked(answer) for answer in answers]
+    for part in parts:
+        if isinstance(part, InputError):
+            raise part
+    total: Sum = reduce(add, parts)
+    return total
+
+
+def sum_of_share(source: Joined, scaling: Scaling, message: bytes, dtype: torch.dtype) -> bytes:
+    """Bad input is a result, not a failure: reading it again would not help."""
+    like, empty = torch.empty(0, dtype=dtype), Block.empty(source.n_features, dtype)
+    with all_threads():
+        task = unpacked(message)
+        total = task(empty, 0)
+        try:
+            for part in source.sources:
+                batches = list(valid_batches(part))
+                blocks = [to_block(with_weight(batch), scaling, like) for batch in batches]
+                block = Block.concat([empty, *blocks])
+                total = total + task(block, sum(map(len, batches)) - len(block))
+        except InputError as error:
+            return packed(error)
+        return packed(total)

@@ -1,0 +1,170 @@
+"""q(u) and what it predicts: mean, variance and joint covariance of f at new inputs."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sparsegp import linalg
+from sparsegp.core.approximations import TestConditional
+from sparsegp.core.block import CHUNK_ROWS
+from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import BlockStatistics
+
+SMALLEST_VARIANCE = 1e-14
+WIDER_THAN_PRIOR = 1e-12
+ROOT_PAYS = 8
+
+
+class LatentPosterior(Protocol):
+    """The posterior of f. `labels` are the blocks of the inputs, for models that are local."""
+
+    def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f at each row of X."""
+
+    def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and covariance matrix of f at the rows of X together."""
+
+
+@dataclass(frozen=True)
+class InducingPosterior:
+    """q(v) = N(mean, B^-1) over the whitened inducing values v, with B = LB LB^T >= I."""
+
+    mean: Tensor
+    LB: linalg.Cholesky
+
+    @classmethod
+    def from_statistics(cls, statistics: BlockStatistics) -> "InducingPosterior":
+        """B = I + sum W V^-1 W^T, mean = B^-1 sum W V^-1 y (M2)."""
+        B = statistics.precision + torch.eye(len(statistics.shift), dtype=torch.float64, device=statistics.shift.device)
+        # Relative to the mean diagonal an eigenvalue of 1 may be small: B >= I is safe by construction.
+        LB = linalg.cholesky(B, name="posterior precision of the inducing values", smallest_pivot=0.0)
+        c = linalg.solve_lower(LB.factor, statistics.shift[:, None])
+        return cls(linalg.solve_lower_transposed(LB.factor, c)[:, 0], LB)
+
+    @classmethod
+    def from_moments(cls, prior: SparsePrior, mean: Tensor, covariance: Tensor) -> "InducingPosterior":
+        """q(u) = N(mean, covariance), any Gaussian, in whitened coordinates."""
+        L = prior.Luu.factor
+        whitened = linalg.solve_lower(L, linalg.solve_lower(L, covariance).mT)
+        S = linalg.cholesky(linalg.symmetric(whitened), name="covariance of q(u)")
+        precision = linalg.inverse_from_cholesky(S.factor)
+        return cls(linalg.solve_lower(L, mean[:, None])[:, 0], linalg.cholesky(precision, name="precision of q(u)"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Half of the factor travels between processes."""
+        return _unpacked, (self.mean, linalg.packed_lower(self.LB.factor), self.LB.jitter)
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        return linalg.inverse_from_cholesky(self.LB.factor)
+
+
+def _unpacked(mean: Tensor, factor: Tensor, jitter: float) -> InducingPosterior:
+    return InducingPosterior(mean, linalg.Cholesky(linalg.unpacked_lower(factor), jitter))
+
+
+def log_evidence(statistics: BlockStatistics, q: InducingPosterior) -> float:
+    """The collapsed objective J of the row (M3)."""
+    explained = float(statistics.shift @ q.mean)
+    fit = statistics.n_rows * math.log(2.0 * math.pi) + statistics.noise_logdet + statistics.target_sq - explained
+    return -0.5 * (fit + float(q.LB.logdet)) - statistics.penalty
+
+
+@dataclass(frozen=True)
+class SparsePosterior:
+    """Posterior of f for the rows whose test conditional needs only u (all but PIC).
+
+    A `transient` one, soon replaced by the next update, answers for few rows without preparing a root in O(M^3).
+    """
+
+    prior: SparsePrior
+    q: InducingPosterior
+    transient: bool = False
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """a = L^-T mean: the predictive mean is k_*u a."""
+        return linalg.solve_lower_transposed(self.prior.Luu.factor, self.q.mean[:, None])[:, 0]
+
+    @cached_property
+    def _root(self) -> tuple[Tensor, Tensor | None]:
+        """F, s with (k_*u F) s (k_*u F)^T = k_*u (Kuu^-1 - Sigma~) k_u*; k_*u Sigma~ k_u* if f_* is a function of u.
+
+        One product per row instead of two triangular solves. The signs s are None (all 1) unless q is wider than the
+        prior in some direction, which a posterior from statistics never is: there I - B^-1 has eigenvalues in [0, 1).
+        """
+        inverse_L = linalg.inverse_lower(self.prior.Luu.factor)
+        if self._deterministic:
+            return inverse_L.mT @ linalg.inverse_lower(self.q.LB.factor).mT, None
+        eye = torch.eye(len(self.q.mean), dtype=torch.float64, device=self.q.mean.device)
+        root, values = linalg.signed_root(eye - self.q.covariance)
+        return inverse_L.mT @ root, values.sign() if values.min() < -WIDER_THAN_PRIOR else None
+
+    @property
+    def _deterministic(self) -> bool:
+        return self.prior.approx.test is TestConditional.DETERMINISTIC
+
+    @cached_property
+    def _per_dtype(self) -> dict[torch.dtype, Tensor]:
+        return {}
+
+    def _root_and_weights(self, dtype: torch.dtype) -> Tensor:
+        """Root and weights side by side: one product gives spread and mean."""
+        if dtype not in self._per_dtype:
+            self._per_dtype[dtype] = torch.cat([self._root[0], self._weights[:, None]], dim=1).to(dtype)
+        return self._per_dtype[dtype]
+
+    def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        if X.shape[0] <= CHUNK_ROWS:
+            with torch.no_grad():
+                return self._chunk(X)
+        mean = torch.empty(X.shape[0], dtype=X.dtype, device=X.device)
+        var = torch.empty_like(mean)
+        with torch.no_grad():
+            for start in range(0, X.shape[0], CHUNK_ROWS):
+                part = slice(start, start + CHUNK_ROWS)
+                mean[part], var[part] = self._chunk(X[part])
+        return mean, var
+
+    def _chunk(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        few = self.transient and ROOT_PAYS * X.shape[0] <= len(self.q.mean)
+        return self._by_solves(X) if few else self._by_root(X)
+
+    def _by_solves(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        X64 = X.to(torch.float64)
+        W = self.prior.features(X64)
+        var = linalg.row_squares(linalg.whiten_rows(W, self.q.LB.factor))
+        if not self._deterministic:
+            var = var + self.prior.residual_diag(X64, W)
+        floor = SMALLEST_VARIANCE * self.prior.kernel.diagonal(X64)
+        return (W @ self.q.mean).to(X.dtype), torch.maximum(var, floor).to(X.dtype)
+
+    def _by_root(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        both = self.prior.covariance(X) @ self._root_and_weights(X.dtype)
+        spread, mean = both[:, :-1], both[:, -1]
+        signs = self._root[1]
+        explained = linalg.row_squares(spread) if signs is None else spread.square() @ signs.to(X.dtype)
+        prior_var = self.prior.kernel.diagonal(X)
+        var = explained if self._deterministic else prior_var - explained
+        return mean, torch.maximum(var, SMALLEST_VARIANCE * prior_var)
+
+    def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """mean = w_*^T m, cov = V_* + w_*^T B^-1 w_* (M4)."""
+        with torch.no_grad():
+            X = X.to(torch.float64)
+            W = self.prior.features(X)
+            spread = linalg.whiten_rows(W, self.q.LB.factor)
+            cov = spread @ spread.mT + self._test_residual(X, W)
+        return W @ self.q.mean, linalg.symmetric(cov)
+
+    def _test_residual(self, X: Tensor, W: Tensor) -> Tensor:
+        test = self.prior.approx.test
+        if test is TestConditional.DETERMINISTIC:
+            return torch.zeros(X.shape[0], X.shape[0], dtype=X.dtype, device=X.device)
+        if test is TestConditional.INDEPENDENT:
+            return torch.diag(self.prior.residual_diag(X, W))
+        return self.prior.residual_block(X, W)

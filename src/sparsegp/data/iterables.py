@@ -1,0 +1,215 @@
+"""Batches that something else makes: Python iterables, with a spool for those that can be read only once, and dask
+DataFrames and Arrays, read partition by partition. Dask itself is never imported here."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparsegp.data.arrays import ArraySource
+from sparsegp.data.batches import Batch
+from sparsegp.data.columns import Columns, FromTable, Header, Roles
+from sparsegp.data.tables import TableSource, is_table, library_of
+from sparsegp.errors import InputError
+
+Make = Callable[[], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class IterableSource:
+    """Items (X, y), (X, y, noise_var), (X, y, noise_var, weight), or tables with a target column."""
+
+    make: Make
+    roles: Roles | None
+    feature_names: tuple[str, ...] | None
+    n_features: int
+    batch_rows: int | None = None
+
+    @classmethod
+    def of(cls, make: Make, roles: Roles | None, batch_rows: int | None = None) -> "IterableSource":
+        """Looks at the first item for the number and names of the columns."""
+        first = next(iter(make()), None)
+        if first is None:
+            raise InputError("The iterable of batches gave none; give at least one batch with a row.")
+        item = _item(first, 0, roles, batch_rows)
+        return cls(make, roles, item.feature_names, item.n_features, batch_rows)
+
+    @property
+    def n_rows(self) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[Batch]:
+        for k, item in enumerate(self.make()):
+            source = _item(item, k, self.roles, self.batch_rows)
+            if (source.n_features, source.feature_names) != (self.n_features, self.feature_names):
+                raise InputError(
+                    f"Every batch must have the columns of the first one, {self.feature_names or self.n_features}; "
+                    f"batch {k} has {source.feature_names or source.n_features}."
+                )
+            yield from source
+
+
+def reader_of(X: Any) -> Make:
+    """A function that starts a new pass over X, which is a function already or can be iterated more than once."""
+    if callable(X):
+        return lambda: X()
+    if iter(X) is X:
+        raise InputError(
+            f"A {type(X).__name__} can be read only once, and learning reads the data several times. Give a list, an "
+            "object whose __iter__ starts again, the function that makes the generator (without calling it), or "
+            "spool_to='rows.parquet' to write the batches to that file first."
+        )
+    return lambda: X
+
+
+def spool(items: Iterable[Any], roles: Roles | None, path: Path) -> Roles:
+    """Write the batches, read once, to a Parquet file with a row group for each; returns the roles of its columns."""
+    if path.exists():
+        raise InputError(f"spool_to='{path}' exists already. Name a new file, or remove that one.")
+    batches = _named_batches(items, roles)
+    names, first = next(batches, ((), None))
+    if first is None:
+        raise InputError("The iterator of batches gave no rows; give at least one batch with a row.")
+    found = _spooled_roles(first, names)
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        with pq.ParquetWriter(unfinished, _spool_schema(found)) as writer:
+            writer.write_table(_spool_table(first, names, found))
+            for other_names, batch in batches:
+                writer.write_table(_spool_table(batch, other_names, found))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return found
+
+
+def _named_batches(items: Iterable[Any], roles: Roles | None) -> Iterator[tuple[tuple[str, ...], Batch]]:
+    """Batches with the names of their input columns; those of arrays are made up."""
+    for k, item in enumerate(items):
+        source = _item(item, k, roles, None)
+        names = source.feature_names or tuple(f"x{d}" for d in range(source.n_features))
+        yield from ((names, batch) for batch in source)
+
+
+def _item(item: Any, k: int, roles: Roles | None, batch_rows: int | None) -> ArraySource | TableSource:
+    name = f"batch {k}"
+    if is_table(item):
+        if roles is None:
+            raise InputError(f"{name} is a table; say with target='column' which of its columns is the target.")
+        return TableSource.of(item, roles, name, batch_rows)
+    if isinstance(item, tuple) and 2 <= len(item) <= 4:
+        X, y, noise_var, weight = (*item, None, None)[:4]
+        return ArraySource.of(X, y, noise_var, weight, name=name, batch_rows=batch_rows)
+    raise InputError(
+        f"{name} is a {type(item).__name__}; expected a tuple (X, y), (X, y, noise_var) or (X, y, noise_var, weight), "
+        "or a pandas, polars or pyarrow table."
+    )
+
+
+def _spooled_roles(batch: Batch, names: tuple[str, ...]) -> Roles:
+    """Names of the spooled columns that no feature has."""
+
+    def free(name: str) -> str:
+        return name if name not in names else free("_" + name)
+
+    noise = None if batch.noise_var is None else free("noise_var")
+    weight = None if batch.weight is None else free("weight")
+    return Roles(free("y"), names, noise, weight)
+
+
+def _spool_schema(roles: Roles) -> Any:
+    return pa.schema([(name, pa.float64()) for name in (*(roles.features or ()), *roles.named.values())])
+
+
+def _spool_table(batch: Batch, names: tuple[str, ...], roles: Roles) -> Any:
+    columns = [*batch.X.T, *(part for part in (batch.y, batch.noise_var, batch.weight) if part is not None)]
+    schema = _spool_schema(roles)
+    if names != roles.features or len(columns) != len(schema):
+        raise InputError(
+            f"{batch.place.name} has the inputs {', '.join(names)} and {len(columns)} columns with target, noise and "
+            f"weight; the first one has {', '.join(roles.features or ())} and {len(schema)}. Give all the same columns."
+        )
+    return pa.table([pa.array(column) for column in columns], schema=schema)
+
+
+@dataclass(frozen=True)
+class DaskFrameSource(FromTable):
+    """A dask DataFrame; one partition is computed at a time, by the scheduler that dask is set to use."""
+
+    frame: Any
+    columns: Columns
+    batch_rows: int | None = None
+
+    @classmethod
+    def of(cls, frame: Any, roles: Roles, batch_rows: int | None = None) -> "DaskFrameSource":
+        schema = pa.Table.from_pandas(frame._meta, preserve_index=False).schema
+        columns = Header.of(schema, "the dask DataFrame").choose(roles)
+        return cls(frame[columns.all], columns, batch_rows)
+
+    @property
+    def n_rows(self) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[Batch]:
+        roles = Roles(self.columns.target, self.columns.features, self.columns.noise_var, self.columns.weight)
+        for k in range(self.frame.npartitions):
+            part = self.frame.partitions[k].compute()
+            yield from TableSource.of(part, roles, f"partition {k}", self.batch_rows)
+
+
+@dataclass(frozen=True)
+class DaskArraySource:
+    """Dask arrays X [N, D] and y [N] (and noise variances, weights), computed one block of rows at a time."""
+
+    X: Any
+    y: Any
+    noise_var: Any = None
+    weight: Any = None
+    batch_rows: int | None = None
+
+    @classmethod
+    def of(
+        cls, X: Any, y: Any, noise_var: Any = None, weight: Any = None, batch_rows: int | None = None
+    ) -> "DaskArraySource":
+        if X.ndim != 2:
+            raise InputError(f"X must be a dask array [rows, columns]; got shape {X.shape}.")
+        noise, weights = _aligned(noise_var, X, "noise_var"), _aligned(weight, X, "sample_weight")
+        return cls(X, _aligned(y, X, "y"), noise, weights, batch_rows)
+
+    @property
+    def feature_names(self) -> None:
+        return None
+
+    @property
+    def n_features(self) -> int:
+        return int(self.X.shape[1])
+
+    @property
+    def n_rows(self) -> int | None:
+        return None if math.isnan(self.X.shape[0]) else int(self.X.shape[0])
+
+    def __iter__(self) -> Iterator[Batch]:
+        for k in range(self.X.numblocks[0]):
+            y, noise_var, weight = (
+                None if values is None else values.blocks[k].compute()
+                for values in (self.y, self.noise_var, self.weight)
+            )
+            X = self.X.blocks[k].compute()
+            yield from ArraySource.of(X, y, noise_var, weight, name=f"partition {k}", batch_rows=self.batch_rows)
+
+
+def _aligned(values: Any, X: Any, name: str) -> Any:
+    """Values with the same blocks of rows as X."""
+    if values is None:
+        return None
+    if library_of(values) != "dask":
+        raise InputError(f"{name} must be a dask array like X; got {type(values).__name__}.")
+    known = not (math.isnan(X.shape[0]) or math.isnan(values.shape[0]))
+    fits = values.shape == X.shape[:1] if known else values.numblocks == X.numblocks[:1]
+    if values.ndim != 1 or not fits:
+        raise InputError(f"{name} must have one value for each row of X; got shape {values.shape} for {X.shape}.")
+    return values.rechunk((X.chunks[0],)) if known else values

@@ -1,0 +1,107 @@
+"""One door for every kind of data: `open_source`."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsegp.data.arrays import ArraySource
+from sparsegp.data.batches import Source
+from sparsegp.data.columns import Roles
+from sparsegp.data.files import ParquetSource, open_files
+from sparsegp.data.iterables import DaskArraySource, DaskFrameSource, IterableSource, reader_of, spool
+from sparsegp.data.tables import LIBRARIES, TableSource, inputs_of, is_table, library_of
+from sparsegp.errors import InputError
+
+
+def open_source(
+    X: Any,
+    y: Any = None,
+    *,
+    target: str | None = None,
+    features: Sequence[str] | None = None,
+    noise_var: Any = None,
+    sample_weight: Any = None,
+    batch_rows: int | None = None,
+    spool_to: str | Path | None = None,
+) -> Source:
+    """A re-iterable source of batches from arrays, tables, files, dask collections or iterables of batches.
+
+    With names (tables, files, dask DataFrames): `target`, and `noise_var` and `sample_weight` where there are any, are
+    names of columns; `features` are the input columns (None: all others). Without names (arrays, dask Arrays): `y`,
+    `noise_var` and `sample_weight` are arrays. Iterables give tuples (X, y[, noise_var[, weight]]) or tables.
+    `spool_to` is a new Parquet file to which an iterator that can be read only once is written first.
+    """
+    roles = _roles(target, features, noise_var, sample_weight)
+    if roles is not None and y is not None:
+        raise InputError("Give either y or target=, not both.")
+    if (paths := _paths(X)) is not None:
+        return open_files(paths, _needed(roles, "a file"), batch_rows)
+    library = library_of(X)
+    if is_table(X) and y is None:
+        return TableSource.of(X, _needed(roles, "a table"), batch_rows=batch_rows)
+    if library == "dask" and y is None:
+        return DaskFrameSource.of(X, _needed(roles, "a dask DataFrame"), batch_rows)
+    if library in LIBRARIES and not is_table(X):
+        raise InputError(f"A {library} {type(X).__name__} is not a table in memory; collect it, or give its file.")
+    if y is None:
+        return _open_iterable(X, roles, batch_rows, spool_to)
+    if library == "dask":
+        return DaskArraySource.of(X, y, noise_var, sample_weight, batch_rows)
+    inputs, names = inputs_of(X) if is_table(X) else (X, None)
+    return ArraySource.of(inputs, y, noise_var, sample_weight, names, batch_rows=batch_rows)
+
+
+def open_inputs(path: Path, features: Sequence[str] | None = None, batch_rows: int | None = None) -> Source:
+    """Rows to predict, from files: the columns `features` (None: all), and zeros in place of targets."""
+    return open_files([path], Roles(None, None if features is None else tuple(features)), batch_rows)
+
+
+def is_read_in_batches(X: Any, y: Any = None) -> bool:
+    """Files, dask collections and iterables of batches: data that are not one array or table in memory."""
+    if _paths(X) is not None or library_of(X) == "dask":
+        return True
+    if y is not None or isinstance(X, np.ndarray) or library_of(X) in LIBRARIES:
+        return False
+    return callable(X) or isinstance(X, Iterable)
+
+
+def _roles(target: str | None, features: Sequence[str] | None, noise_var: Any, sample_weight: Any) -> Roles | None:
+    if target is None:
+        if features is not None:
+            raise InputError("features= names columns and goes with target='column'; got features without target.")
+        return None
+    for name, value in (("noise_var", noise_var), ("sample_weight", sample_weight)):
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"With target='column', {name} is the name of a column too; got {type(value).__name__}.")
+    return Roles(target, None if features is None else tuple(features), noise_var, sample_weight)
+
+
+def _needed(roles: Roles | None, what: str) -> Roles:
+    if roles is None:
+        raise InputError(f"For {what}, say with target='column' which of its columns is the target.")
+    return roles
+
+
+def _paths(X: Any) -> list[Path] | None:
+    """X as paths, if it is a path or a list of paths."""
+    if isinstance(X, (str, Path)):
+        return [Path(X)]
+    if isinstance(X, (list, tuple)) and X and all(isinstance(path, (str, Path)) for path in X):
+        return [Path(path) for path in X]
+    return None
+
+
+def _open_iterable(X: Any, roles: Roles | None, batch_rows: int | None, spool_to: str | Path | None) -> Source:
+    if isinstance(X, np.ndarray):
+        raise InputError("X is an array and y is missing: give y.")
+    if not (callable(X) or isinstance(X, Iterable)):
+        raise InputError(
+            "Data must be arrays, a pandas, polars or pyarrow table, a path to Parquet or CSV, a dask collection or "
+            f"an iterable of batches; got {type(X).__name__}."
+        )
+    if spool_to is not None:
+        path = Path(spool_to)
+        return ParquetSource.open([path], spool(X() if callable(X) else X, roles, path), batch_rows)
+    return IterableSource.of(reader_of(X), roles, batch_rows)

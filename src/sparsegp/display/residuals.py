@@ -1,0 +1,101 @@
+"""Does the model keep its promises on rows with known targets? Coverage of intervals, and errors one by one."""
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from sparsegp.core.predictive import Array
+from sparsegp.display.axes import BLUE, GREEN, GREY, MOST_POINTS, label_axes, panels
+from sparsegp.estimators.diagnosis import checked_rows, spread_rows, without_names
+from sparsegp.metrics import CALIBRATION_LEVELS
+
+N_BINS = 20
+
+
+@dataclass
+class CalibrationDisplay:
+    """Coverage of central intervals against their nominal level, and the histogram of the PIT values P(Y <= y).
+
+    A right model has a curve on the diagonal and a flat histogram, up to the grey band (two standard errors). After
+    `plot`: `ax_` (a list of two) and `figure_`.
+    """
+
+    pit: Array
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
+        """PIT values of rows with known targets, of the mixture where the noise is uncertain, and plot."""
+        with without_names():
+            rows, target = checked_rows(estimator, X, y)
+            return cls(estimator.forecast(rows).cdf(target)).plot(ax)
+
+    @property
+    def levels(self) -> Array:
+        """Nominal coverages."""
+        return np.asarray(CALIBRATION_LEVELS)
+
+    @property
+    def observed(self) -> Array:
+        """Fraction of rows inside the central interval of each level: |2 pit - 1| <= level."""
+        inside: Array = (np.abs(2.0 * self.pit - 1.0)[:, None] <= self.levels).mean(axis=0)
+        return inside
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw curve and histogram on the given pair of axes, or on new ones."""
+        self.figure_, self.ax_ = panels(ax, 2)
+        self._plot_curve(self.ax_[0])
+        self._plot_histogram(self.ax_[1])
+        return self
+
+    def _plot_curve(self, ax: Any) -> None:
+        spread = 2.0 * np.sqrt(self.levels * (1.0 - self.levels) / len(self.pit))
+        ax.fill_between(self.levels, self.levels - spread, self.levels + spread, color=GREY, alpha=0.25, lw=0)
+        ax.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
+        ax.plot(self.levels, self.observed, "o-", color=BLUE, ms=3.5)
+        ax.set_xlim(0, 1)
+        ax.set_ylim(0, 1)
+        label_axes(ax, "promised coverage", "share of rows inside", "Intervals")
+
+    def _plot_histogram(self, ax: Any) -> None:
+        spread = 2.0 * np.sqrt((N_BINS - 1) / len(self.pit))
+        ax.axhspan(1.0 - spread, 1.0 + spread, color=GREY, alpha=0.25, lw=0)
+        ax.axhline(1.0, color=GREY, lw=1, ls="--")
+        ax.hist(self.pit, bins=np.linspace(0, 1, N_BINS + 1), density=True, color=GREEN, alpha=0.8)
+        ax.set_xlim(0, 1)
+        label_axes(ax, "P(Y ≤ y)", "density", "PIT values")
+
+
+@dataclass
+class ResidualsDisplay:
+    """(y - mean)/std against the mean: without pattern, and 19 of 20 rows between the dashed lines, if all is well.
+
+    After `plot`: `ax_` and `figure_`.
+    """
+
+    mean: Array
+    residuals: Array
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
+        """Standardised residuals of rows with known targets, and plot."""
+        rows, target = checked_rows(estimator, X, y)
+        with without_names():
+            mean, std = estimator.predict(rows, return_std=True)
+        return cls(mean, (target - mean) / std).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw on the given axes, or on new ones: at most 2,000 rows, evenly spread."""
+        self.figure_, (self.ax_,) = panels(ax, 1)
+        shown = spread_rows(len(self.mean), MOST_POINTS)
+        self.ax_.axhline(0.0, color=GREY, lw=1)
+        for end in (-1.96, 1.96):
+            self.ax_.axhline(end, color=GREY, lw=1, ls="--")
+        points = self.mean[shown], self.residuals[shown]
+        self.ax_.scatter(*points, s=7, color=BLUE, alpha=0.5, lw=0, rasterized=True)
+        label_axes(self.ax_, "predicted mean", "error / predicted std")
+        return self

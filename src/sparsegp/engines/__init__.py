@@ -1,1 +1,0 @@
-"""Ways of folding block statistics into a posterior."""

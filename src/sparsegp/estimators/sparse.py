@@ -1,0 +1,659 @@
+"""SparseGPRegressor: the scikit-learn shell of every approximation in the table."""
+
+import warnings
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from sparsegp import linalg, metrics
+from sparsegp.cluster.client import connected
+from sparsegp.cluster.shares import sum_over
+from sparsegp.core import approximations
+from sparsegp.core.approximations import Approximation, Family
+from sparsegp.core.predictive import Array
+from sparsegp.data import open_source
+from sparsegp.errors import FingerprintError, InputError
+from sparsegp.estimators import checks
+from sparsegp.estimators.base import Estimator
+from sparsegp.estimators.fitted import Fitted
+from sparsegp.estimators.opening import Given, Opened, cluster_of, is_dask, named_cluster, opened
+from sparsegp.estimators.progress import StepListener, with_callbacks
+from sparsegp.files import schema
+from sparsegp.fit import auto, kernel_choice
+from sparsegp.fit.auto import Choice, Question, is_auto
+from sparsegp.fit.budget import Budget
+from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
+from sparsegp.fit.model import Model, RowSumOf
+from sparsegp.fit.pipeline import Progress, steps
+from sparsegp.fit.problem import INTERRUPTED, NoiseSpec, Problem, Start
+from sparsegp.fit.start import starting_noise_kernel, starting_point
+from sparsegp.infer import anytime_run
+from sparsegp.infer.anytime import Reading
+from sparsegp.infer.drift import Innovations
+from sparsegp.kernels import get as kernel_class
+from sparsegp.learn import natural, srgp
+from sparsegp.learn.schedules import OPTIMIZERS
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+INFERENCES = ("exact", "anytime")
+READINGS = {"all": Reading.RATIO, "seen": Reading.SEEN}
+WITHOUT_TRIALS = "vfe"
+UNTRIED = f"{WITHOUT_TRIALS}, untried: rows that come in batches or steps are not held twice"
+NOISE_INDUCING = 128
+LEAST_BUDGET_LEFT = 0.1
+
+
+class SparseGPRegressor(Estimator):
+    """Gaussian-process regression by any approximation of the unifying view, for a hundred to millions of rows.
+
+    Parameters
+    ----------
+    kernel : "se" | "matern12" | "matern32" | "matern52" | "rq" | "auto" | Kernel | scikit-learn kernel
+        A name starts from median distances with one lengthscale per column; "auto" takes the se or Matern kernel by
+        which neighbouring rows predict each other best. The parameters of a built-in Kernel object
+        (or of a scikit-learn kernel) are in the units of the data, also with `normalize=True`; a kernel of your own
+        class sees standardised inputs then.
+    approximation : "auto", name of an approximation, or a mapping of names to weights (a linear combination)
+        "exact" "sod" "sor" "dtc" "fitc" "fic" "pitc" "pic" "vfe" "pep" "block-pep" "nystrom". "auto" takes the best of
+        some of them, and of models with learned noise, on held-out rows; rows that come in batches or steps, from a
+        cluster or from disk are left to "vfe". info_["choice"] says why.
+    power : alpha of "pep" and "block-pep", from 0 (vfe) to 1 (fitc, pitc).
+    n_inducing, inducing : number of inducing inputs ("auto": by rows and budget) and how they are chosen: "kmeans",
+        "random", "greedy", or an array.
+    n_blocks : blocks of "pitc", "pic", "block-pep"; None gives about `n_inducing` rows a block.
+    noise_var : starting value of the noise variance in squared units of y; the value itself if `optimizer=None`.
+    optimizer : "auto" | "lbfgs" | "srgp" | "ngd" | "adam" | None (hyper-parameters and inducing inputs stay as given).
+        "auto" is "lbfgs", but "ngd" for approximations by blocks within a budget too short for many evaluations.
+    learn_inducing : whether the inducing inputs are learned with the hyper-parameters.
+    inference : "exact", one pass over all rows, or "anytime", block after block (docs/time-budgets.md).
+    time_budget : seconds that `fit` may take as a whole; learning and inference share them.
+    reading : what a model that has seen a part of the rows says: "all", extrapolated to all of them, or "seen".
+    stop_error : "anytime" ends when the sampling error left in the mean is below this share of the predictive std.
+    normalize : standardise X and y inside; predictions come back in the user's units.
+    window : `partial_fit` keeps the last `window` rows and forgets older ones, exactly.
+    half_life : `partial_fit` lets a row count half after this many rows.
+    clip_variances : "nystrom" only: clip its negative variances instead of raising an error.
+    device, dtype : where and in which precision the passes over rows run; everything M x M is float64.
+
+    Attributes
+    ----------
+    kernel_, noise_var_, inducing_ : the fitted model in the user's units.
+    log_evidence_ : log evidence or bound at the fitted hyper-parameters, in the units it was computed in.
+    info_ : jitter, seconds, evaluations and stages of learning, number of blocks, innovations of a stream, budget.
+    """
+
+    kind = schema.SPARSE
+
+    def __init__(
+        self,
+        kernel: Any = "se",
+        approximation: Any = "auto",
+        power: float = 0.5,
+        n_inducing: Any = 512,
+        inducing: Any = "kmeans",
+        n_blocks: int | None = None,
+        noise_var: float | None = None,
+        optimizer: str | None = "auto",
+        learn_inducing: bool = True,
+        inference: str = "exact",
+        time_budget: float | None = None,
+        reading: str = "all",
+        stop_error: float | None = None,
+        normalize: bool = True,
+        window: int | None = None,
+        half_life: float | None = None,
+        clip_variances: bool = False,
+        device: str = "cpu",
+        dtype: str = "float64",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.approximation = approximation
+        self.power = power
+        self.n_inducing = n_inducing
+        self.inducing = inducing
+        self.n_blocks = n_blocks
+        self.noise_var = noise_var
+        self.optimizer = optimizer
+        self.learn_inducing = learn_inducing
+        self.inference = inference
+        self.time_budget = time_budget
+        self.reading = reading
+        self.stop_error = stop_error
+        self.normalize = normalize
+        self.window = window
+        self.half_life = half_life
+        self.clip_variances = clip_variances
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @with_callbacks  # type: ignore[untyped-decorator]
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        noise_var: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+        client: Any = None,
+        cluster: Any = None,
+        checkpoint: str | Path | None = None,
+    ) -> Self:
+        """Learn hyper-parameters and compute the posterior.
+
+        `noise_var` is the known noise variance of each row (nothing is learned about the noise then, and predictions of
+        y use its mean). `sample_weight` w counts a row w times, exactly. `blocks` is an integer label per row for the
+        approximations with blocks. `target` names the column of y when X is a table or a file (Parquet, CSV); then
+        `noise_var` and `sample_weight` may be names of columns too. X may also be a dask collection or an iterable of
+        batches. More rows than fit into memory are read as they are needed (docs/big-files.md).
+        `client`, or `cluster`, is a Dask client, a cluster or a scheduler's address: its workers do the work; for a
+        dask collection the client in use does (docs/clusters.md). `checkpoint` is a file for the state of learning: the
+        same call goes on from there if this process was killed.
+        """
+        given = Given(X, y, target, noise_var, sample_weight, blocks, named_cluster(client, cluster))
+        return self._fit(given, trials=True, checkpoint=checkpoint)
+
+    def _fit(self, given: Given, *, trials: bool, checkpoint: str | Path | None = None) -> Self:
+        """The last model of the steps. Ctrl-C keeps the best model that there is."""
+        budget = self._budget()
+        fitted: Fitted | None = None
+        progress: Progress | None = None
+        try:
+            for found in self._models(given, budget, trials=trials, checkpoint=checkpoint):
+                fitted, progress = found
+        except KeyboardInterrupt:
+            if fitted is None or progress is None:
+                raise
+            report = _budget_report(budget, replace(progress, reason=INTERRUPTED))
+            fitted = replace(fitted, info={**fitted.info, "budget": report})
+            warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=4)
+        assert fitted is not None
+        self.assign(replace(fitted, info={**fitted.info, "seconds": budget.used}))
+        return self
+
+    def fit_iter(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        noise_var: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+        validation: tuple[Any, Any] | None = None,
+    ) -> Generator[Progress]:
+        """Fit in steps: yields a Progress whenever there is a better model, and the estimator predicts with it.
+
+        Leaving the loop (break, close, Ctrl-C) keeps the model published last. `validation` = (X, y) is scored at every
+        step. The rest is as for `fit`.
+        """
+        given = Given(X, y, target, noise_var, sample_weight, blocks)
+        _require_steps(self.check_parameters())
+        budget = self._budget()
+        models = self._models(given, budget, trials=False, watched=True)
+        first = next(models)
+        held_out = None if validation is None else _held_out(validation, first[0].columns.n_features)
+        return self._published(first, models, budget, held_out)
+
+    def _published(
+        self,
+        first: tuple[Fitted, Progress],
+        models: Generator[tuple[Fitted, Progress]],
+        budget: Budget,
+        held_out: tuple[Any, Array] | None,
+    ) -> Generator[Progress]:
+        paused, found = 0.0, first
+        try:
+            while True:
+                fitted, progress = found
+                self.assign(fitted)
+                seconds = budget.used - paused
+                scores = {} if held_out is None else self._scores(*held_out)
+                yield replace(progress, seconds=seconds, scores=scores)
+                paused = budget.used - seconds
+                found = next(models)
+        except StopIteration:
+            return
+        finally:
+            models.close()
+            self._end_callbacks()
+
+    @with_callbacks  # type: ignore[untyped-decorator]
+    def _end_callbacks(self) -> None:
+        """scikit-learn tears callbacks down at the end of a decorated method; a generator has none around it."""
+
+    def _models(
+        self,
+        given: Given,
+        budget: Budget,
+        *,
+        trials: bool,
+        watched: bool = False,
+        checkpoint: str | Path | None = None,
+    ) -> Generator[tuple[Fitted, Progress]]:
+        """From the arguments to models, better and better: rows are opened, a problem is posed, chosen and solved."""
+        approx = self.check_parameters()
+        file = None if checkpoint is None else Checkpoint(Path(checkpoint))
+        seed = self._seed() if file is None else file.seed(self._seed())
+        in_steps = self.inference == "anytime" or self.time_budget is not None or watched
+        listener = StepListener(self, self.verbose)
+        try:
+            with opened(
+                self,
+                given,
+                seed=seed,
+                budget=budget,
+                can_stream=self.can_stream(approx),
+                streams_arrays=not (in_steps or approx.by_block),
+                not_on_cluster=self._not_on_cluster(approx),
+                like=self._like,
+                options=self.fit_options.opening,
+            ) as data:
+                problem, choice = self._posed(data, approx, seed, budget, listener, trials=trials, watched=watched)
+                if file is not None:
+                    name = self._task_name(data)
+                    problem = replace(problem, checkpoint=Resumption.of(file, name, seed))
+                if choice is not None and choice.stopped is not None:
+                    yield self._stopped(data, choice, budget)
+                    return
+                within = self._left_of(budget) if choice is not None else budget
+                models = steps(problem, data.rows, within)
+                try:
+                    while (progress := _next_model(models)) is not None:
+                        yield self._fitted(data, progress, choice, budget, in_steps=in_steps), progress
+                finally:
+                    models.close()
+            if file is not None:
+                file.remove()
+        finally:
+            listener.close()
+
+    def _posed(
+        self,
+        data: Opened,
+        approx: Approximation,
+        seed: int,
+        budget: Budget,
+        listener: StepListener,
+        *,
+        trials: bool,
+        watched: bool,
+    ) -> tuple[Problem, Choice | None]:
+        """The problem to solve, after trials where something is left to choose."""
+        rng = np.random.default_rng(seed)
+        problem = self._problem(data, approx, rng, listener, watched=watched)
+        question = self._question(data, problem, seed)
+        if not question.is_open:
+            return problem, None
+        if not trials:
+            question = replace(question, approximation=self.approximation_without_trials)
+        if data.labels is not None and trials and is_auto(self.approximation):
+            raise InputError("blocks= goes with approximation='pitc', 'pic' or 'block-pep', not with 'auto'.")
+        n_rows = len(data.rows)
+        with linalg.flushed_denormals():
+            choice = auto.choose(question, data.rows, data.scaling)
+        if is_auto(self.approximation) and not trials:
+            choice = replace(choice, reason=UNTRIED)
+        return auto.candidate(question, choice.approximation, choice.n_inducing, n_rows), choice
+
+    def _problem(
+        self, data: Opened, approx: Approximation, rng: np.random.Generator, listener: StepListener, *, watched: bool
+    ) -> Problem:
+        inducing = self.inducing
+        if not isinstance(inducing, str):
+            inducing = data.scaling.inputs(checks.inducing_array(inducing, data.columns.n_features))
+        options = replace(
+            self.fit_options.steps,
+            exact_pass=self.inference == "exact",
+            reading=READINGS[self.reading],
+            stop_error=self.stop_error,
+            watched=watched,
+        )
+        return Problem(
+            approx=approx,
+            start=self._start(data, rng),
+            inducing=inducing,
+            n_inducing=self.fit_options.auto.fewest_inducing if is_auto(self.n_inducing) else self.n_inducing,
+            rng=rng,
+            n_blocks=self.n_blocks,
+            labels=data.labels,
+            learn_inducing=self.learn_inducing,
+            optimizer=self.optimizer,
+            clip_variances=self.clip_variances,
+            window=self.window,
+            steps=options,
+            on_step=listener,
+        )
+
+    def _start(self, data: Opened, rng: np.random.Generator) -> Start:
+        kernel = self.kernel
+        if is_auto(kernel):
+
+            def start_of(name: str, own: np.random.Generator) -> Start:
+                return starting_point(name, self.noise_var, data.scaling, data.block, own, warns=False)
+
+            with linalg.flushed_denormals():
+                kernel = kernel_choice.chosen_kernel(
+                    start_of, self.optimizer, data.block, rng, self.time_budget, options=self.fit_options.kernel
+                )
+        warns = self.normalize and self.optimizer is not None
+        return starting_point(kernel, self.noise_var, data.scaling, data.block, rng, warns=warns)
+
+    def _question(self, data: Opened, problem: Problem, seed: int) -> Question:
+        noise_kernel = starting_noise_kernel("se", data.scaling, data.block, np.random.default_rng(0))
+        return Question(
+            problem,
+            self.approximation,
+            None if is_auto(self.n_inducing) else self.n_inducing,
+            NoiseSpec(noise_kernel, NOISE_INDUCING),
+            fades=self.window is not None or self.half_life is not None,
+            decays=self.half_life is not None,
+            power=self.power,
+            time_budget=self.time_budget,
+            options=self.fit_options.auto,
+            clock=self.fit_options.clock,
+            seed=seed,
+        )
+
+    def _fitted(
+        self, data: Opened, progress: Progress, choice: Choice | None, budget: Budget, *, in_steps: bool
+    ) -> Fitted:
+        fraction = progress.fraction
+        if data.was_cut:
+            progress = replace(progress, fraction=fraction * data.n_given / max(data.n_all, 1))
+        n_samples = data.n_given if progress.is_exact else round(fraction * data.n_given)
+        info = {**progress.info, "innovations": Innovations().summary()}
+        info |= {} if choice is None else {"choice": choice.report()}
+        if in_steps:
+            info["budget"] = _budget_report(budget, progress)
+            if progress.reason == anytime_run.TOO_SHORT:
+                warnings.warn(
+                    f"time_budget={budget.asked:g} s was shorter than one step, and the fit took {budget.used:.2g} s. "
+                    f"The model is valid but rests on {progress.rows_seen:,.0f} rows and starting values: give it more "
+                    "time.",
+                    stacklevel=2,
+                )
+        return Fitted(progress.model, data.scaling, {**info, "seconds": budget.used}, n_samples, data.columns)
+
+    def _stopped(self, data: Opened, choice: Choice, budget: Budget) -> tuple[Fitted, Progress]:
+        """Stopped during the trials, the model is the best of theirs."""
+        assert choice.stopped is not None
+        seen = choice.trials[0].n_rows
+        progress = replace(
+            choice.stopped, rows_seen=seen, fraction=seen / max(data.n_given, 1), reason=INTERRUPTED, is_exact=False
+        )
+        warnings.warn(f"The fit was interrupted: the model is of {seen:,} rows, see info_['choice'].", stacklevel=5)
+        fitted = self._fitted(data, progress, choice, budget, in_steps=True)
+        return replace(fitted, n_samples=seen), progress
+
+    def _left_of(self, budget: Budget) -> Budget:
+        """What the trials have left of the seconds, or a little."""
+        if budget.asked is None:
+            return budget
+        return replace(budget, asked=max(budget.remaining, LEAST_BUDGET_LEFT * budget.asked), started=budget.clock())
+
+    def _budget(self) -> Budget:
+        return self.fit_options.started(self.time_budget)
+
+    def can_stream(self, approx: Approximation) -> bool:
+        """Whether the model is a sum over rows and nothing needs them in the order in which they came."""
+        return approx.family is Family.INDUCING and self.optimizer != "srgp" and self.window is None
+
+    def _not_on_cluster(self, approx: Approximation) -> str | None:
+        """Why the rows must be in this process, if they must."""
+        if approx.family is not Family.INDUCING:
+            return f"approximation={approx.name!r} has no statistics that add up over workers."
+        if self.optimizer == "srgp":
+            return "optimizer='srgp' draws its mini-batches from rows in memory; 'lbfgs' and 'ngd' do not."
+        if self.window is not None:
+            return "window= keeps the last rows in the order in which they came, which workers do not know."
+        if self.device != "cpu":
+            return f"device={self.device!r} is one of this machine; workers use their processors."
+        return None
+
+    def _task_name(self, data: Opened) -> str:
+        """Of a fit: its data, as far as their moments tell, and its parameters."""
+        scaling = data.scaling
+        moments = [*scaling.x_mean, *scaling.x_scale, scaling.y_mean, scaling.y_scale]
+        # Sums in another order differ in the last digits; the seed is the checkpoint's own.
+        digits = [f"{moment:.8g}" for moment in moments]
+        parameters = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name not in ("random_state", "verbose")
+        }
+        return task_name(len(data.rows), digits, parameters)
+
+    def _scores(self, X: Any, y: Array) -> dict[str, float]:
+        mean, std = self.predict(X, return_std=True)
+        return {"rmse": metrics.rmse(y, mean), "nlpd": metrics.nlpd(y, mean, std)}
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        noise_var: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+        client: Any = None,
+    ) -> Self:
+        """Add rows, exactly: the model is then that of one fit of all rows with the same hyper-parameters.
+
+        The first call on a fresh estimator is an ordinary `fit` of its rows: it fixes the standardisation, and with an
+        optimizer also hyper-parameters and inducing inputs. Later calls change none of these. For "pitc" and
+        "block-pep" the rows of a call are one new block, or one for each label in `blocks`; for "pic" rows join the
+        block they belong to. A batch without rows changes nothing; one with an error leaves the model as it was.
+        With `client` (as for `fit`), or for a dask collection, workers read and sum up the rows (docs/clusters.md).
+        Rows that the model must keep, as "pic" does, come to this process.
+        """
+        given = Given(X, y, target, noise_var, sample_weight, blocks, client)
+        if not self._is_fitted:
+            return self._fit_first(given)
+        if (client is not None or is_dask(X)) and self._sums_elsewhere:
+            where = cluster_of(given)
+            if where is not None:
+                return self._add_on_cluster(given, where)
+        return self._add(given)
+
+    def _added(self, model: Any, block: Any, labels: ArrayLike | None) -> Any:
+        if self.window is not None:
+            model = replace(model, window=self.window)
+        if self.half_life is not None:
+            model = model.scale(0.5 ** (len(block) / self.half_life))
+        return model.add(block, labels)
+
+    @property
+    def _sums_elsewhere(self) -> bool:
+        """Whether rows need not come to this process: those of local models and of windows are kept in it."""
+        return isinstance(self.model_, Model) and not self.model_.approx.is_local and self.window is None
+
+    def _add_on_cluster(self, given: Given, where: Any) -> Self:
+        """Each worker sums up what it reads; for "pitc" and "block-pep" a partition, file or row group is a block."""
+        if given.blocks is not None:
+            raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
+        model, features = self.model_, None if given.target is None else checks.column_names(self)
+        named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
+        source = open_source(given.X, given.y, target=given.target, features=features, **named)
+        checks.require_width(self, source.n_features)
+        task = RowSumOf(model.filter_state.prior)
+        with connected(where) as cluster:
+            found = sum_over(cluster, source, self.scaling_, task, self._like.dtype)
+        if found.n_rows:
+            self._require_same_noise(found.noise_total is not None)
+            if self.half_life is not None:
+                model = model.scale(float(np.exp2(-found.n_rows / self.half_life)))
+            self._assign_update(model.add_sum(found).reported(), found.n_rows + found.n_weightless)
+        return self
+
+    def _fit_first(self, given: Given) -> Self:
+        approx = self.check_parameters()
+        if approx.family is not Family.INDUCING:
+            raise InputError(
+                f"approximation={approx.name!r} cannot be updated: it has no additive statistics. Use 'vfe', 'fitc' or "
+                "another approximation with inducing inputs, or fit again on all rows."
+            )
+        # Where blocks are not places every batch of a stream is one, and so is the first.
+        if approx.by_block and not approx.is_local and given.blocks is None and given.cluster is None:
+            named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
+            batch, _ = checks.training_batch(self, given.X, given.y, target=given.target, **named)
+            given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
+        return self._fit(given, trials=False)
+
+    def forget(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        noise_var: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+    ) -> Self:
+        """Remove rows that were added before, exactly, given as they were then.
+
+        For "pitc" and "block-pep" whole blocks are forgotten: the rows of one call are one block unless `blocks` says
+        otherwise. Rows that cannot have been added are refused and the model stays as it was.
+        """
+        check_is_fitted(self)
+        if self.window is not None or self.half_life is not None:
+            raise InputError(
+                "A model with a window or a half_life forgets by itself: how much a row still counts is known to it "
+                "alone. Use forget() with window=None and half_life=None."
+            )
+        return self._remove(Given(X, y, target, noise_var, sample_weight, blocks))
+
+    def merge(self, other: Any) -> Self:
+        """Take in the rows of another model: exactly the model of both, if none of its rows is in this one.
+
+        Both must have the same approximation, inducing inputs, hyper-parameters and standardisation.
+        """
+        check_is_fitted(self)
+        if not isinstance(other, SparseGPRegressor):
+            raise InputError(f"merge takes another fitted SparseGPRegressor; got {type(other).__name__}.")
+        check_is_fitted(other)
+        merged = self.model_.merge(other.model_) if self.scaling_.same_as(other.scaling_) else None
+        if merged is None:
+            raise FingerprintError(
+                "Models can only be merged when they see rows in the same units (and pic in the same blocks); these "
+                "were standardised with different data. Use normalize=False with the same kernel, noise_var, inducing "
+                "and optimizer=None in both."
+            )
+        self._assign_update(merged, other.n_samples_seen_)
+        return self
+
+    @property
+    def inducing_(self) -> Array:
+        """The inducing inputs in the user's units."""
+        return self.scaling_.raw_inputs(self.model_.inducing.cpu().numpy())
+
+    @property
+    def _like(self) -> Tensor:
+        return torch.empty(0, dtype=DTYPES[self.dtype], device=self.device)
+
+    @property
+    def approximation_without_trials(self) -> Any:
+        """The one given; for "auto", the one of a fit that holds no trials."""
+        return WITHOUT_TRIALS if is_auto(self.approximation) else self.approximation
+
+    def check_parameters(self) -> Approximation:
+        """The approximation, that of a fit without trials for "auto", after a check of every parameter."""
+        checks.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
+        checks.require_choice("dtype", self.dtype, tuple(DTYPES))
+        if not is_auto(self.n_inducing):
+            checks.positive_count("n_inducing", self.n_inducing)
+        if isinstance(self.kernel, str) and not is_auto(self.kernel):
+            kernel_class(self.kernel)
+        if self.n_blocks is not None:
+            checks.positive_count("n_blocks", self.n_blocks)
+        if self.noise_var is not None:
+            checks.positive_number("noise_var", self.noise_var)
+        if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
+            raise InputError("device='cuda' was asked for, but torch sees no CUDA device. Use device='cpu'.")
+        approx = approximations.get(self.approximation_without_trials, self.power)
+        if self.optimizer == "srgp":
+            srgp.require_points(approx)
+        if self.optimizer == "ngd":
+            natural.require_inducing(approx)
+        self._check_stream_parameters(approx)
+        self._check_step_parameters(approx)
+        return approx
+
+    def _check_stream_parameters(self, approx: Approximation) -> None:
+        if self.window is not None:
+            checks.positive_count("window", self.window)
+        if self.half_life is not None:
+            checks.positive_number("half_life", self.half_life)
+        if self.window is not None and self.half_life is not None:
+            raise InputError("Give window or half_life, not both: each says how rows lose their influence.")
+        if self.half_life is not None and approx.is_local:
+            raise InputError(
+                f"half_life is not for approximation={approx.name!r}, which predicts from rows themselves: use window=."
+            )
+
+    def _check_step_parameters(self, approx: Approximation) -> None:
+        checks.require_choice("inference", self.inference, INFERENCES)
+        checks.require_choice("reading", self.reading, tuple(READINGS))
+        if self.stop_error is not None:
+            checks.positive_number("stop_error", self.stop_error)
+        if self.time_budget is not None:
+            checks.positive_number("time_budget", self.time_budget)
+            _require_steps(approx)
+        if self.inference == "anytime" and approx.family is not Family.INDUCING:
+            raise InputError(
+                f"inference='anytime' adds up statistics of blocks, which approximation={approx.name!r} does not have. "
+                "Use inference='exact', or 'vfe', 'fitc', 'pic' or another approximation with inducing inputs."
+            )
+
+
+def _require_steps(approx: Approximation) -> None:
+    if approx.family is Family.NYSTROM:
+        raise InputError(
+            f"approximation={approx.name!r} cannot be fitted within a time budget or in steps: it needs all rows for "
+            "any prediction. Use 'dtc', its proper relative, or fit without them."
+        )
+
+
+def _next_model(models: Generator[Progress]) -> Progress | None:
+    """Each step computes without denormal numbers; the reader in between is left alone."""
+    with linalg.flushed_denormals():
+        return next(models, None)
+
+
+def _budget_report(budget: Budget, progress: Progress) -> dict[str, Any]:
+    return {
+        "asked": budget.asked,
+        "used": budget.used,
+        "rows_seen": progress.rows_seen,
+        "fraction": progress.fraction,
+        "reason": progress.reason,
+    }
+
+
+def _held_out(given: tuple[Any, Any], n_features: int) -> tuple[Any, Array]:
+    """A validation set of the right shape."""
+    try:
+        X, y = given
+    except (TypeError, ValueError):
+        raise InputError(f"validation must be a pair (X, y); got {type(given).__name__}.") from None
+    X, y = checks.as_frame(X), np.asarray(y, dtype=np.float64)
+    shape = np.shape(X)
+    if len(shape) != 2 or shape[1] != n_features or shape[0] < 1 or y.shape != shape[:1]:
+        raise InputError(
+            f"The validation set must have {n_features} columns like the training rows, and a target for "
+            f"each of its rows; got X of shape {shape} and y of shape {y.shape}."
+        )
+    return X, y

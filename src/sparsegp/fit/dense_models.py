@@ -1,0 +1,133 @@
+"""Models that need their rows themselves and have no statistics to add: exact, a subset of the data, Nystrom."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegp.core import inducing
+from sparsegp.core.approximations import Approximation, Family
+from sparsegp.core.block import Block, MemoryRows, Rows
+from sparsegp.core.dense import ExactPosterior, NystromPosterior, require_dense_size
+from sparsegp.core.posterior import LatentPosterior
+from sparsegp.errors import InputError
+from sparsegp.fit.model import Found, Model
+from sparsegp.fit.problem import Problem
+from sparsegp.fit.start import limits_of, until_interrupted
+from sparsegp.infer import batch
+from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.objective import ExactObjective
+from sparsegp.learn.schedules import OPTIMIZERS, learn
+from sparsegp.learn.trace import Deadline, LearningResult
+
+Fit = tuple[Hyperparameters, list[LearningResult], LatentPosterior, float, float]
+"""Hyper-parameters, stages of learning, posterior, log evidence and jitter."""
+
+
+def in_memory(approx: Approximation, rows: Rows) -> MemoryRows:
+    if isinstance(rows, MemoryRows):
+        return rows
+    raise InputError(
+        f"approximation={approx.name!r} needs all of its rows in the memory of one process: its statistics are no sum "
+        "over rows. Use 'vfe', 'fitc', 'pic' or another approximation with inducing inputs."
+    )
+
+
+def fit(
+    problem: Problem, rows: MemoryRows, deadline: Deadline | None
+) -> tuple[Model, list[LearningResult], dict[str, Any]]:
+    started = time.perf_counter()
+    hyper, learning, posterior, evidence, jitter = _FITTERS[problem.approx.family](problem, rows, deadline)
+    hyper.clear_gradient()
+    known, n = rows.mean_noise_var, len(rows)
+    noise_var = float(hyper.noise_var) if known is None else known
+    info = {
+        "jitter": jitter,
+        "inference_seconds": time.perf_counter() - started - sum(stage.seconds for stage in learning),
+        "learning_seconds": sum(stage.seconds for stage in learning),
+        "evaluations": sum(stage.evaluations for stage in learning),
+        "stages": learning,
+    }
+    model = Model(
+        problem.approx,
+        hyper.kernel,
+        noise_var,
+        hyper.inducing.detach(),
+        found=Found(posterior, evidence),
+        known_noise=known is not None,
+        n_arrived=n,
+        n_rows=n,
+    )
+    return model, learning, info
+
+
+def _nystrom(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit:
+    chosen = _selected(problem, rows)
+    learned = problem.learn_inducing and chosen.shape[0] < len(rows)
+    hyper = _hyperparameters(problem, rows.all, chosen, learn_inducing=learned)
+    learning: list[LearningResult] = []
+    optimizer = problem.optimizer
+    if optimizer is not None:
+        limits = limits_of(rows.all, problem.start.noise_var)
+        given: dict[str, Any] = {"rng": problem.rng, "on_step": problem.on_step, "deadline": deadline}
+        learning = until_interrupted(lambda: learn(rows, problem.approx, hyper, limits, optimizer=optimizer, **given))
+    prior = hyper.prior(problem.approx)
+    _, posterior, info = batch.infer(prior, rows)
+    nystrom = NystromPosterior.build(prior, rows.all, posterior.q, clip=problem.clip_variances)
+    return hyper, learning, nystrom, info.log_evidence, info.jitter
+
+
+def _exact(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit:
+    return _on(problem, rows, rows.all, deadline)
+
+
+def _subset(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit:
+    block = rows.all
+    index = _nearest_rows(block.X.to(torch.float64), _selected(problem, rows))
+    return _on(problem, rows, block.take(index), deadline)
+
+
+def _on(problem: Problem, rows: MemoryRows, block: Block, deadline: Deadline | None) -> Fit:
+    require_dense_size(len(block))
+    hyper = _hyperparameters(problem, rows.all, block.X, learn_inducing=False)
+    learning: list[LearningResult] = []
+    if problem.optimizer is not None:
+        climb, limits = OPTIMIZERS[problem.optimizer], limits_of(rows.all, problem.start.noise_var)
+        learning = until_interrupted(
+            lambda: [climb(ExactObjective(block), hyper, limits, on_step=problem.on_step, deadline=deadline)]
+        )
+    posterior = ExactPosterior.build(hyper.kernel, block, hyper.noise_var)
+    return hyper, learning, posterior, posterior.log_evidence, posterior.C.jitter
+
+
+def _hyperparameters(problem: Problem, block: Block, chosen: Tensor, *, learn_inducing: bool) -> Hyperparameters:
+    start, learn_noise = problem.start, block.noise_var is None
+    return Hyperparameters(
+        start.kernel, start.noise_var, chosen, learn_noise=learn_noise, learn_inducing=learn_inducing
+    )
+
+
+def _selected(problem: Problem, rows: MemoryRows) -> Tensor:
+    X, kernel = rows.all.X.to(torch.float64), problem.start.kernel
+    return inducing.select_inducing(problem.inducing, kernel, X, problem.n_inducing, problem.rng, rows.all.weight)
+
+
+def _nearest_rows(X: Tensor, targets: Tensor) -> Tensor:
+    """Distinct rows of X nearest to the targets."""
+    best = torch.full((targets.shape[0],), torch.inf, dtype=torch.float64)
+    index = torch.zeros(targets.shape[0], dtype=torch.int64)
+    for start in range(0, X.shape[0], 4096):
+        distance, nearest = torch.cdist(targets, X[start : start + 4096]).min(dim=1)
+        closer = distance < best
+        best[closer], index[closer] = distance[closer], nearest[closer] + start
+    distinct: Tensor = index.unique()
+    return distinct
+
+
+_FITTERS: Mapping[Family, Callable[[Problem, MemoryRows, Deadline | None], Fit]] = {
+    Family.EXACT: _exact,
+    Family.SUBSET: _subset,
+    Family.NYSTROM: _nystrom,
+}

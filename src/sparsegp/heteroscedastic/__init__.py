@@ -1,1 +1,0 @@
-"""Learned input-dependent noise for any row of the table (paper 001)."""

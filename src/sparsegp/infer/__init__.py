@@ -1,0 +1,1 @@
+"""How statistics become a posterior: in one pass, block after block, or from samples."""

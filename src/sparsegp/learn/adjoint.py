@@ -1,0 +1,145 @@
+"""Second pass of the exact gradient: adjoints of the covariances of one block (derivations/objective-gradient.md).
+
+The objective depends on a block through W (whitened features), K_kk (or its diagonal) and the noise. Everything is
+expressed in W, whose condition is the square root of Kuu's, and turned into the adjoint of K_ku by a product with L^-1.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegp import linalg
+from sparsegp.core import noise_model
+from sparsegp.core.block import Block
+from sparsegp.core.posterior import InducingPosterior
+from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import repeated_noise
+
+
+class _Pairing(torch.autograd.Function):
+    """A scalar whose gradient for `value` is `adjoint`; its own value, <value, adjoint>, is not computed."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, adjoint: Tensor) -> Tensor:
+        ctx.adjoint = adjoint
+        return value.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.adjoint, None
+
+
+def push_back(value: Tensor, adjoint: Tensor) -> None:
+    """Add the gradient of <value, adjoint> to the `.grad` of the parameters; nothing if `value` depends on none.
+
+    As `value.backward(adjoint)`, which on its first call imports sympy: one to three seconds of a first fit.
+    """
+    if value.requires_grad:
+        with torch.enable_grad():
+            _Pairing.apply(value, adjoint).backward()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class SharedAdjoint:
+    """M x M quantities that every block needs: m, L^-1, B^-1, a = L^-T m, and the slope of (A2).
+
+    `direct` says that the slope applies to K itself instead of to W: one product less, where Kuu is well conditioned.
+    """
+
+    mean: Tensor
+    inverse_L: Tensor
+    inverse_B: Tensor
+    weights: Tensor
+    slope: Tensor
+    direct: bool
+
+    @classmethod
+    def build(cls, prior: SparsePrior, q: InducingPosterior, inverse_L: Tensor, *, direct: bool) -> "SharedAdjoint":
+        eye = torch.eye(len(q.mean), dtype=torch.float64, device=q.mean.device)
+        # for rows without residual, bar W = diag(1/noise) (y m^T + W (rho I - B^-1 - m m^T))
+        slope = (prior.approx.penalty * eye - q.covariance - torch.outer(q.mean, q.mean)) @ inverse_L
+        slope = inverse_L.mT @ slope if direct else slope
+        return cls(q.mean, inverse_L, q.covariance, inverse_L.mT @ q.mean, slope, direct)
+
+
+@dataclass(frozen=True)
+class BlockAdjoint:
+    """Adjoints of K_ku, of K_kk (matrix) or its diagonal (vector), of each row's noise, and the sum W^T bar D W."""
+
+    K_ku: Tensor
+    K_kk: Tensor | None
+    noise: Tensor | None
+    residual_gram: Tensor | None
+
+
+def block_adjoint(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor, own: Tensor) -> BlockAdjoint:
+    """Adjoints of a block from its covariances K = K_ku and own = K_kk (its diagonal for rows without blocks)."""
+    if prior.approx.by_block:
+        return _together(prior, shared, block, K, own)
+    if prior.approx.keeps_residual:
+        return _points(prior, shared, block, K)
+    return _points_without_residual(prior, shared, block, K)
+
+
+def _points_without_residual(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) -> BlockAdjoint:
+    """SoR, DTC, VFE: one product. The noise adjoint follows from the statistics, see `noise_adjoint`."""
+    features = K if shared.direct else prior.features(block.X, K)
+    scale = block.weights / prior.row_noise(block)
+    K_bar = (features @ shared.slope.to(K.dtype)).addr_(block.y, shared.weights.to(K.dtype)).mul_(scale[:, None])
+    return BlockAdjoint(K_bar, -0.5 * prior.approx.penalty * scale if prior.approx.penalty else None, None, None)
+
+
+def _points(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) -> BlockAdjoint:
+    """FITC, PEP and combinations of point rows."""
+    W = prior.features(block.X, K)
+    noise, weight = prior.row_noise(block), block.weights
+    d = prior.residual_diag(block.X, W)
+    v = noise_model.point_variance(prior.approx, d, noise)
+    error = block.y - W @ shared.mean.to(W.dtype)
+    WB = W @ shared.inverse_B.to(W.dtype)
+    second = error.square() + linalg.row_dots(W, WB)
+    v_bar = 0.5 * (second / v - 1.0) / v
+    d_bar, noise_bar = noise_model.point_pullback(prior.approx, d, noise, v, v_bar)
+    d_bar = (weight * d_bar).masked_fill_(d <= 0.0, 0.0)
+    scale = weight / v
+    W_bar = WB.mul_(-scale[:, None]).addr_(scale * error, shared.mean.to(W.dtype))
+    W_bar.addcmul_(W, d_bar[:, None], value=-2.0)
+    return BlockAdjoint(W_bar @ shared.inverse_L.to(W.dtype), d_bar, weight * noise_bar, _weighted_gram(W, d_bar))
+
+
+def _together(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor, own: Tensor) -> BlockAdjoint:
+    """PITC, PIC, block PEP and combinations with block rows."""
+    W = prior.features(block.X, K).to(torch.float64)
+    noise, weight = repeated_noise(prior, block)
+    D = prior.residual_block(block.X, W, own)
+    C = linalg.cholesky(
+        noise_model.block_covariance(prior.approx, D, noise, weight), name="noise covariance of a block"
+    ).factor
+    V_inv = linalg.inverse_from_cholesky(C)
+    Y = V_inv @ W
+    YB = Y @ shared.inverse_B
+    g = V_inv @ (block.y.to(torch.float64) - W @ shared.mean)
+    V_bar = linalg.symmetric_product(YB, Y).sub_(V_inv).addr_(g, g).mul_(0.5)
+    D_bar, noise_bar = noise_model.block_pullback(prior.approx, D, noise, weight, V_inv, V_bar)
+    if block.weight is not None:
+        d_bar, single_bar = noise_model.repeats_pullback(prior.approx, D, noise, weight)
+        D_bar, noise_bar = D_bar + torch.diag(d_bar), noise_bar / weight + single_bar
+    DW = D_bar @ W
+    W_bar = YB.addr_(g, shared.mean, beta=-1.0).sub_(DW, alpha=2.0)
+    return BlockAdjoint(W_bar @ shared.inverse_L, D_bar, noise_bar, linalg.symmetric_product(W.mT, DW.mT))
+
+
+def _weighted_gram(W: Tensor, weight: Tensor) -> Tensor:
+    return linalg.symmetric_product(W.mT, (W * weight[:, None]).mT)
+
+
+def inducing_adjoint(
+    prior: SparsePrior, shared: SharedAdjoint, precision: Tensor, residual_gram: Tensor | None
+) -> Tensor:
+    """bar Kuu = L^-T [ (I - B^-1 - m m^T)/2 + sum_k W^T bar D_k W ] L^-1."""
+    eye = torch.eye(len(shared.mean), dtype=torch.float64, device=shared.mean.device)
+    inner = 0.5 * (eye - shared.inverse_B - torch.outer(shared.mean, shared.mean))
+    inner = inner - 0.5 * prior.approx.penalty * precision if residual_gram is None else inner + residual_gram
+    return linalg.symmetric(shared.inverse_L.mT @ inner @ shared.inverse_L)

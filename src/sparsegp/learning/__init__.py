@@ -1,1 +1,0 @@
-"""Learning hyper-parameters and inducing inputs from a row's own objective."""

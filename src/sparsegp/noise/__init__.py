@@ -1,0 +1,1 @@
+"""Learned noise: the process g of the log noise variance."""

@@ -1,0 +1,173 @@
+"""kernel="auto": smooth data get a smooth kernel, rough data a rough one; the rest of the fit is that of its name."""
+
+import numpy as np
+import pytest
+import torch
+
+from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
+from sparsegp.core.block import Block
+from sparsegp.errors import FactorizationError
+from sparsegp.fit import kernel_choice
+from sparsegp.fit.kernel_choice import KernelOptions
+from sparsegp.fit.problem import Start
+from sparsegp.learn.hyperparameters import Hyperparameters
+
+
+def drawn(kernel, n=250, noise_std=0.05, seed=0):
+    """Rows of a function drawn from a kernel."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 6, (n, 1))
+    covariance = kernel(torch.from_numpy(X)).detach().numpy() + 1e-10 * np.eye(n)
+    return X, np.linalg.cholesky(covariance) @ rng.standard_normal(n) + noise_std * rng.standard_normal(n)
+
+
+ROUGH, SMOOTH = kernels.Matern12(1.0, [1.0]), kernels.SquaredExponential(1.0, [1.0])
+
+
+@pytest.mark.parametrize(("kernel", "allowed"), [(ROUGH, ("Matern12",)), (SMOOTH, ("SquaredExponential", "Matern52"))])
+def test_the_kernel_follows_the_data(kernel, allowed):
+    model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=20, random_state=0).fit(*drawn(kernel))
+    assert type(model.kernel_).__name__ in allowed
+    assert model.kernel == "auto"
+
+
+def test_the_fit_is_that_of_the_chosen_kernel():
+    X, y = drawn(ROUGH)
+    model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=15, random_state=0).fit(X, y)
+    named = SparseGPRegressor(approximation="vfe", kernel="matern12", n_inducing=15, random_state=0).fit(X, y)
+    assert model.log_evidence_ == pytest.approx(named.log_evidence_, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        HeteroscedasticGPRegressor(kernel="auto", n_inducing=10, n_noise_inducing=5, random_state=0),
+        CommitteeGPRegressor(kernel="auto", n_experts=2, random_state=0),
+    ],
+    ids=["heteroscedastic", "committee"],
+)
+def test_every_estimator_has_it(model):
+    X, y = drawn(SMOOTH, 150)
+    model.fit(X, y)
+    assert np.corrcoef(model.predict(X), y)[0, 1] > 0.98
+
+
+def noisy_in_places(kernel, n=300, seed=0):
+    """Rows of a function drawn from a kernel, in every other unit of x with a hundred times the noise."""
+    X, f = drawn(kernel, n, noise_std=0.0, seed=seed)
+    noise_std = np.where(X[:, 0] % 2 < 1, 0.01, 1.0)
+    return X, f + noise_std * np.random.default_rng(seed + 1).standard_normal(n)
+
+
+@pytest.mark.parametrize(("kernel", "allowed"), [(ROUGH, ("Matern12",)), (SMOOTH, ("SquaredExponential", "Matern52"))])
+@pytest.mark.parametrize(
+    "model",
+    [
+        HeteroscedasticGPRegressor(n_inducing=40, n_noise_inducing=20, kernel="auto", random_state=0),
+        CommitteeGPRegressor(expert="vhgp", n_experts=2, n_noise_inducing=15, kernel="auto", random_state=0),
+    ],
+    ids=["heteroscedastic", "committee"],
+)
+def test_learned_noise_does_not_hide_the_kernel(model, kernel, allowed):
+    assert type(model.fit(*noisy_in_places(kernel)).kernel_).__name__ in allowed
+
+
+def test_the_judge_of_learned_noise_leaves_nothing_behind():
+    """A score does not depend on those given before it: residuals that show no variation fall back on the kernel given,
+    with a smaller variance."""
+    X, y = drawn(SMOOTH)
+    block = Block(torch.from_numpy(X), torch.from_numpy(y))
+    given = kernel_choice.LearnedNoise(kernels.SquaredExponential(8.0, [1.0]), 0.05)
+    common = Hyperparameters(SMOOTH, 0.1, block.X[:1], learn_inducing=False)
+    judge = given.prepared(block, common, np.random.default_rng(0))
+    assert judge.least_noise_var > 0.0
+    scores = []
+    for _ in range(2):
+        hyper = Hyperparameters(SMOOTH, 0.1, block.X[:1], learn_inducing=False)
+        scores.append(judge.score(hyper, block, np.random.default_rng(3)))
+    assert scores[0] == scores[1] > -np.inf
+    assert float(given.noise_kernel.log_variance.detach().exp()) == pytest.approx(8.0)
+
+
+def test_a_kernel_that_cannot_be_factorised_is_of_no_use(monkeypatch):
+    X, y = noisy_in_places(SMOOTH, 60)
+    block = Block(torch.from_numpy(X), torch.from_numpy(y))
+    hyper = Hyperparameters(SMOOTH, 0.1, block.X[:1], learn_inducing=False)
+    judge = kernel_choice.LearnedNoise(kernels.SquaredExponential(1.0, [1.0]), 0.05)
+    judge = judge.prepared(block, hyper, np.random.default_rng(0))
+
+    def fails(*_, **__):
+        raise FactorizationError("covariance", "not positive definite", "nothing")
+
+    monkeypatch.setattr(kernel_choice.lbfgs, "maximize", fails)
+    assert judge.score(hyper, block, np.random.default_rng(0)) == -np.inf
+
+
+def test_rows_that_are_there_twice_do_not_hide_the_kernel():
+    """Without noise between the copies the likeliest noise is none, and the likeliest lengthscale nothing."""
+    X, y = drawn(SMOOTH, 100, noise_std=0.3)
+    X, y = np.concatenate([X, X]), np.concatenate([y, y])
+    model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=20, random_state=0).fit(X, y)
+    assert type(model.kernel_).__name__ in ("SquaredExponential", "Matern52")
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_few_rows(n):
+    X, y = drawn(SMOOTH, n)
+    assert np.isfinite(
+        SparseGPRegressor(kernel="auto", approximation="exact", random_state=0).fit(X, y).predict(X)
+    ).all()
+
+
+def test_many_rows_are_sampled(options):
+    options(kernel={"most_rows": 200})
+    model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=10, random_state=0).fit(*drawn(ROUGH, 400))
+    assert type(model.kernel_).__name__ in ("Matern12", "Matern32")
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """Names of the kernels that were tried; a trial takes three seconds of a clock that stands still otherwise."""
+    tried, now, score = [], [0.0], kernel_choice.HeldOutRows.score
+
+    def recorded(judge, hyper, *given):
+        tried.append(type(hyper.kernel).__name__)
+        now[0] += 3.0
+        return score(judge, hyper, *given)
+
+    monkeypatch.setattr(kernel_choice.HeldOutRows, "score", recorded)
+    monkeypatch.setattr(kernel_choice.time, "perf_counter", lambda: now[0])
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("budget", "tried"), [(10.0, []), (35.0, ["Matern32", "Matern12"]), (None, ["Matern32", "Matern12"])]
+)
+def test_a_budget_bounds_the_choice(budget, tried, scored):
+    X, y = drawn(SMOOTH, 60)
+    block = Block(torch.from_numpy(X), torch.from_numpy(y))
+    starts = {name: Start(kernels.get(name)(1.0, [1.0]), 0.01) for name in KernelOptions().candidates}
+    chosen = kernel_choice.best_start(starts, block, np.random.default_rng(0), budget)
+    assert scored[:2] == tried
+    assert len(scored) == (len(starts) if budget is None else len(tried))
+    assert tried or chosen == "matern32"
+
+
+def test_without_time_to_compare_two_kernels_the_first_is_taken(monkeypatch):
+    X, y = noisy_in_places(ROUGH, 80)
+    given = {"n_inducing": 10, "n_noise_inducing": 5, "random_state": 0}
+    monkeypatch.setattr(kernel_choice.LearnedNoise, "prepared", None)  # not reached
+    model = HeteroscedasticGPRegressor(kernel="auto", time_budget=25.0, **given).fit(X, y)
+    assert type(model.kernel_).__name__ == "Matern32"
+
+
+def test_a_chosen_approximation_has_the_kernel_chosen_once(scored):
+    model = SparseGPRegressor(kernel="auto", random_state=0).fit(*drawn(ROUGH, 220))
+    assert len(scored) == len(KernelOptions().candidates)
+    assert type(model.kernel_).__name__ in ("Matern12", "Matern32")
+    assert (model.kernel, model.approximation) == ("auto", "auto")
+
+
+def test_nothing_learned_nothing_chosen():
+    with pytest.raises(InputError, match="name the kernel"):
+        SparseGPRegressor(approximation="vfe", kernel="auto", optimizer=None, noise_var=0.1).fit(*drawn(SMOOTH, 20))

@@ -1,0 +1,93 @@
+"""Kernel and noise from neighbourhoods: what is close is taken, quick variation is found, worse rounds are undone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sparsegp import kernels
+from sparsegp.core.block import Block
+from sparsegp.learn import neighbourhoods
+from sparsegp.learn.hyperparameters import Hyperparameters, Limits
+from sparsegp.learn.neighbourhoods import Rounds, held_out_log_density, learn
+
+QUICK = Rounds(counts=(4, 4, 4), n_rows=80, iterations=30, n_judged=40, n_neighbours=40)
+
+
+def quickly_varying(n_rows: int = 3000) -> Block:
+    """Varies within 0.02 of the first column, not at all along the second."""
+    rng = np.random.default_rng(4)
+    X = rng.uniform(-1.0, 1.0, (n_rows, 2))
+    y = np.sin(60.0 * X[:, 0]) + 0.1 * rng.standard_normal(n_rows)
+    return Block(torch.from_numpy(X), torch.from_numpy(y))
+
+
+def start(block: Block) -> tuple[Hyperparameters, Limits]:
+    hyper = Hyperparameters(kernels.Matern32(1.0, [1.0, 1.0]), 0.3, block.X[:1], learn_inducing=False)
+    return hyper, Limits((1e-6, 100.0), block.X.amin(0), block.X.amax(0))
+
+
+def test_a_neighbourhood_holds_the_rows_nearest_in_the_metric() -> None:
+    block = quickly_varying(200)
+    metric = torch.tensor([5.0, 0.1], dtype=torch.float64)
+    for part in neighbourhoods.neighbourhoods(block, metric, 3, 25, np.random.default_rng(1)):
+        distance = ((block.X[:, None] - part.X) * metric).square().sum(2)
+        radii = distance.topk(25, dim=0, largest=False).values[-1]
+        assert any(
+            sorted(map(tuple, part.X.tolist())) == sorted(map(tuple, block.X[distance[:, k] <= radii[k]].tolist()))
+            for k in range(25)
+        )
+
+
+def test_no_more_neighbourhoods_than_rows_allow() -> None:
+    parts = neighbourhoods.neighbourhoods(quickly_varying(30), torch.ones(2), 8, 500, np.random.default_rng(1))
+    assert [len(part) for part in parts] == [30]
+
+
+def test_quick_variation_is_found() -> None:
+    block = quickly_varying()
+    hyper, limits = start(block)
+    before = held_out_log_density(block, hyper, torch.arange(50), 40)
+    results = learn(block, hyper, limits, optimizer="lbfgs", rng=np.random.default_rng(2), rounds=QUICK)
+    quick, flat = hyper.kernel.lengthscales.tolist()
+    assert quick < 0.2 < 1.0 < flat
+    assert float(hyper.noise_var) == pytest.approx(0.01, rel=0.7)
+    assert held_out_log_density(block, hyper, torch.arange(50), 40) > before + 0.5
+    assert 1 <= len(results) <= 3
+
+
+def test_a_round_that_predicts_worse_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = quickly_varying(400)
+    hyper, limits = start(block)
+    seen: list[np.ndarray] = []
+
+    def worse_each_time(block: Block, hyper: Hyperparameters, judged: torch.Tensor, n: int) -> float:
+        seen.append(hyper.vector())
+        return -float(len(seen))
+
+    monkeypatch.setattr(neighbourhoods, "held_out_log_density", worse_each_time)
+    results = learn(block, hyper, limits, optimizer="lbfgs", rng=np.random.default_rng(2), rounds=QUICK)
+    n_starts = len(neighbourhoods.START_FACTORS)
+    assert len(results) == 2
+    assert len(seen) == n_starts + 2
+    np.testing.assert_array_equal(hyper.vector(), seen[n_starts])
+
+
+def test_a_caller_can_stop_it() -> None:
+    block = quickly_varying(400)
+    hyper, limits = start(block)
+    results = learn(
+        block, hyper, limits, optimizer="lbfgs", rng=np.random.default_rng(2), rounds=QUICK, on_step=lambda step: True
+    )
+    assert len(results) == 1
+    assert results[0].stopped
+
+
+def test_held_out_rows_are_predicted_without_their_own_target() -> None:
+    block = quickly_varying(120)
+    hyper, _ = start(block)
+    judged = torch.tensor([3, 50])
+    changed = Block(block.X, block.y.clone())
+    changed.y[3] += 100.0
+    assert held_out_log_density(changed, hyper, judged, 30) < held_out_log_density(block, hyper, judged, 30) - 100.0
