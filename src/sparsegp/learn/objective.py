@@ -127,7 +127,14 @@ class AdjointsOfRows:
 
     def __call__(self, rows: MemoryRows) -> Adjoints:
         parts = batch.shared_out(list(rows.groups(self.prior.approx.by_block)))
-        first, *others = parallel.run([partial(_push_adjoints, self.hyper, self.prior, self.shared, p) for p in parts])
+        # Torch gathers gradients in the parameters, so every thread has its own. The first one has those of the caller,
+        # whose kernel keeps its buffers from pass to pass.
+        owned = [self.hyper, *(copy.deepcopy(self.hyper) for _ in parts[1:])]
+        work = zip(owned, parts, strict=True)
+        first, *others = parallel.run(
+            [partial(_push_adjoints, own, self.prior, self.shared, part) for own, part in work]
+        )
+        self.hyper.clear_gradient()
         return sum(others, start=first)
 
 
@@ -154,9 +161,8 @@ def close_gradient(
         hyper.log_noise_var.grad = (noise_bar * prior.noise_var).to(hyper.log_noise_var)
 
 
-def _push_adjoints(hyper: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, blocks: list[Block]) -> Adjoints:
-    """The second pass over some blocks, with a private copy of the parameters, in which torch gathers gradients."""
-    own = copy.deepcopy(hyper)
+def _push_adjoints(own: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, blocks: list[Block]) -> Adjoints:
+    """The second pass over some blocks; `own` are parameters in which nobody else gathers gradients."""
     own.clear_gradient()
     noise_bar = torch.zeros((), dtype=torch.float64)
     residual_gram = torch.zeros_like(shared.inverse_B) if prior.approx.keeps_residual else None
