@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_golden import SPARSE, golden_problem
 
 from problems import CHANGES, INDUCING_ROWS, Problem, agree, get_row, random_problem
 from source_problems import OPENERS, columns, matrix
@@ -30,6 +29,7 @@ from sparsegp.learn import direct, lbfgs
 from sparsegp.learn.hyperparameters import Limits
 from sparsegp.learn.objective import CollapsedObjective
 from sparsegp.testing import check_rows
+from test_golden import SPARSE, golden_problem
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.utils.estimator_checks import check_estimator
-from test_regressor import BLOCKED, SPARSE, fixed, wave
 
 from sparsegp import InputError, SparseGPRegressor, metrics
 from sparsegp.core import approximations
@@ -18,6 +17,7 @@ from sparsegp.fit.problem import INTERRUPTED
 from sparsegp.fit.stepwise import stepwise
 from sparsegp.infer import anytime_run, batch
 from sparsegp.learn import trace
+from test_regressor import BLOCKED, SPARSE, fixed, wave
 
 
 @pytest.fixture

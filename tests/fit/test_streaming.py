@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
-from test_regressor import BLOCKED, SPARSE, fixed, wave
 
 from sparsegp import FingerprintError, InputError, SparseGPRegressor, kernels
+from test_regressor import BLOCKED, SPARSE, fixed, wave
 
 POINTS = [name for name in SPARSE if name not in BLOCKED]
 NEW = wave(9, seed=1)[0]

@@ -5,7 +5,6 @@ from time import perf_counter
 import numpy as np
 import pytest
 import torch
-from test_regressor import fixed, wave
 
 from sparsegp import InputError, SparseGPRegressor
 from sparsegp.core import approximations
@@ -17,6 +16,7 @@ from sparsegp.learn import lbfgs, schedules
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective
 from sparsegp.learn.trace import OUT_OF_TIME, Deadline, OutOfTime
+from test_regressor import fixed, wave
 
 N_ROWS = 1200
 SECONDS_PER_ROW = 0.01

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_golden import golden_problem
 from torch.distributions import MultivariateNormal
 
 from papers.sampling import PROPORTIONAL
@@ -24,6 +23,7 @@ from sparsegp.core.posterior import InducingPosterior, SparsePosterior, log_evid
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, AnytimeState, Draw, NaturalAscent, Reading, read
+from test_golden import golden_problem
 
 GOLDEN_STEPS: Mapping[str, tuple[tuple[int, ...], float, float]] = {
     "S=[1],rho=0.5,weight=P": ((1,), 0.5, 4.0),

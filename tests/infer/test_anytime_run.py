@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_stopping import N_BLOCKS, clustered_rows, line_prior, mixed_rows, probe_points
 
 from papers.sampling import UNIFORM
 from papers.steps import Constant
@@ -21,6 +20,7 @@ from sparsegp.errors import InputError
 from sparsegp.infer import anytime_run, batch
 from sparsegp.infer.anytime import Reading, read
 from sparsegp.infer.anytime_run import Options, run
+from test_stopping import N_BLOCKS, clustered_rows, line_prior, mixed_rows, probe_points
 
 
 @pytest.mark.parametrize("name", ["sor", "vfe", "fitc", "pic", "block-pep", "with blocks"])

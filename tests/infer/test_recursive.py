@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_golden import RECURSIVE, golden_problem, row_of
 
 from problems import COMBINATIONS, INDUCING_ROWS, agree, get_row, random_problem, with_row_noise, with_weights
 from sparsegp import FingerprintError, InputError, kernels
@@ -21,6 +20,7 @@ from sparsegp.core.statistics import BlockStatistics
 from sparsegp.infer import recursive, revise
 from sparsegp.infer.drift import Innovations
 from sparsegp.testing import check_engine
+from test_golden import RECURSIVE, golden_problem, row_of
 
 FORMS = ("kalman", "information", "auto")
 ROW_NAMES = st.sampled_from([*INDUCING_ROWS, *COMBINATIONS])

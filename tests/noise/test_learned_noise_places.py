@@ -11,8 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_rows import LabelOf, as_source
-from test_vshgp import joint_hyper
 
 import sparsegp
 from problems import Problem, agree, get_row, random_problem, with_weights
@@ -28,6 +26,8 @@ from sparsegp.noise import noise_learning, svshgp
 from sparsegp.noise.bound import BoundState, ProfiledBound, natural_ascent
 from sparsegp.noise.noise_start import local_noise_start
 from sparsegp.noise.process import NoiseProcess
+from test_rows import LabelOf, as_source
+from test_vshgp import joint_hyper
 
 NOISE = (0.02, 5.0)
 BY_POINTS, BY_BLOCKS = ("vfe", "fitc", "dtc"), ("pic", "pitc", "with blocks")

@@ -7,8 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_golden import Golden, golden_problem, ordered_gradient, row_of, two_dimensional_problem
-from test_srgp import batch_gradient, learning_problem, near, start
 
 from papers.carried_srgp.forward_gradient import ForwardGradient
 from papers.carried_srgp.kernel_tangents import (
@@ -30,6 +28,8 @@ from sparsegp.learn import lbfgs
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import CollapsedObjective
 from sparsegp.learn.srgp import counted_for_all, gradient_alone
+from test_golden import Golden, golden_problem, ordered_gradient, row_of, two_dimensional_problem
+from test_srgp import batch_gradient, learning_problem, near, start
 
 POINT_ROWS = ("sor", "dtc", "vfe", "fitc", "fic", "pep", "points")
 

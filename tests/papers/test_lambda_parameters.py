@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from test_vshgp import ANY_NOISE, check_gradient, joint_hyper, tight
 
 from papers.lambda_parameters import (
     LambdaBound,
@@ -28,6 +27,7 @@ from sparsegp.learn.hyperparameters import Limits
 from sparsegp.learn.trace import Deadline
 from sparsegp.noise import noise_learning
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
+from test_vshgp import ANY_NOISE, check_gradient, joint_hyper, tight
 
 Golden = Mapping[str, Any]
 

@@ -9,9 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_anytime import MODELS, draw_of, take_steps, total_statistics
-from test_golden import golden_problem
-from test_stopping import N_BLOCKS, line_prior, mixed_rows, standardised_errors
 
 from papers.extrapolation import standard_error
 from papers.gradient_ascent import GradientAscent, stable_rate
@@ -25,6 +22,9 @@ from sparsegp.core.posterior import InducingPosterior
 from sparsegp.errors import InputError
 from sparsegp.infer import anytime, stopping
 from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, NaturalAscent, default_recent
+from test_anytime import MODELS, draw_of, take_steps, total_statistics
+from test_golden import golden_problem
+from test_stopping import N_BLOCKS, line_prior, mixed_rows, standardised_errors
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_aggregation import combine
-from test_golden import AUGMENTED, Golden, golden_problem
 
 from papers.transduction import AUGMENTABLE, predict_augmented, predict_bcm
 from problems import CHANGES, DenseProblem, agree, get_row, random_problem, tensor, with_row_noise
@@ -17,6 +15,8 @@ from sparsegp.core import approximations
 from sparsegp.core.dense import ExactPosterior
 from sparsegp.errors import InputError
 from sparsegp.testing import oracle
+from test_aggregation import combine
+from test_golden import AUGMENTED, Golden, golden_problem
 
 
 @pytest.mark.parametrize("change", CHANGES)
