@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparsegp.estimators.base import Estimator
+from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit import start
 from sparsegp.learn import neighbourhoods, schedules

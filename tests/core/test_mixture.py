@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from sparsegp import InputError
 from sparsegp.core.predictive import Joint, NoiseMixture
-from sparsegp.estimators.base import Estimator
+from sparsegp.estimators.estimator import Estimator
 
 
 def mixture(n: int = 7, g_var: float = 0.8) -> NoiseMixture:

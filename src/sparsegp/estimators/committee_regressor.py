@@ -16,19 +16,17 @@ from sparsegp.committee.split import CHOICES as PARTITIONS
 from sparsegp.core.inducing import CHOICES as INDUCING_CHOICES
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
-from sparsegp.estimators.base import Estimator
+from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.opening import Given, Opened, named_cluster, opened
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
-from sparsegp.fit import kernel_choice
-from sparsegp.fit.auto import is_auto
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committees import ExpertKind
 from sparsegp.fit.kernel_choice import LearnedNoise
 from sparsegp.fit.pipeline import Progress, steps
-from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem, Start
-from sparsegp.fit.start import starting_noise_kernel, starting_point
+from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem
+from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.infer import anytime_run
 from sparsegp.infer.drift import Innovations
 from sparsegp.kernels import Kernel
@@ -249,7 +247,7 @@ class CommitteeGPRegressor(Estimator):
             judge = LearnedNoise(noise_kernel, self.n_noise_inducing * committee.n_experts / len(data.block))
         return Problem(
             approx=kind.approx,
-            start=self._start(data, judge, rng),
+            start=self._start(data, rng, noise_var=self.noise_var, judge=judge),
             inducing=self.inducing,
             n_inducing=self.n_inducing,
             rng=rng,
@@ -260,19 +258,6 @@ class CommitteeGPRegressor(Estimator):
             committee=committee,
             on_step=listener,
         )
-
-    def _start(self, data: Opened, judge: LearnedNoise | None, rng: np.random.Generator) -> Start:
-        kernel, scaling, block = self.kernel, data.scaling, data.block
-        if is_auto(kernel):
-
-            def start_of(name: str, own: np.random.Generator) -> Start:
-                return starting_point(name, self.noise_var, scaling, block, own, warns=False)
-
-            kernel = kernel_choice.chosen_kernel(
-                start_of, self.optimizer, block, rng, self.time_budget, judge, self.fit_options.kernel
-            )
-        warns = self.normalize and self.optimizer is not None
-        return starting_point(kernel, self.noise_var, scaling, block, rng, warns=warns)
 
     @property
     def noise_kernel_(self) -> Kernel:

@@ -15,18 +15,16 @@ from sparsegp.core.dense import require_dense_size
 from sparsegp.core.predictive import Array
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
-from sparsegp.estimators.base import Estimator
+from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.opening import Given, Opened, named_cluster, opened
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
-from sparsegp.fit import kernel_choice
-from sparsegp.fit.auto import is_auto
 from sparsegp.fit.kernel_choice import LearnedNoise
 from sparsegp.fit.learned_noise import ALL_ROWS, INFERENCES
 from sparsegp.fit.pipeline import fit
-from sparsegp.fit.problem import NoiseSpec, Problem, Start
-from sparsegp.fit.start import starting_noise_kernel, starting_point
+from sparsegp.fit.problem import NoiseSpec, Problem
+from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.infer.drift import Innovations
 from sparsegp.kernels import Kernel
 
@@ -172,7 +170,7 @@ class HeteroscedasticGPRegressor(Estimator):
         )
         return Problem(
             approx=approx,
-            start=self._start(data, noise_kernel, rng),
+            start=self._start(data, rng, judge=LearnedNoise(noise_kernel, self.n_noise_inducing / len(data.rows))),
             inducing=self._scaled(self.inducing, data),
             n_inducing=1 if is_exact else self.n_inducing,
             rng=rng,
@@ -183,19 +181,6 @@ class HeteroscedasticGPRegressor(Estimator):
             noise=noise,
             on_step=listener,
         )
-
-    def _start(self, data: Opened, noise_kernel: Kernel, rng: np.random.Generator) -> Start:
-        kernel, scaling, block = self.kernel, data.scaling, data.block
-        if is_auto(kernel):
-            judge = LearnedNoise(noise_kernel, self.n_noise_inducing / len(data.rows))
-
-            def start_of(name: str, own: np.random.Generator) -> Start:
-                return starting_point(name, None, scaling, block, own, warns=False)
-
-            kernel = kernel_choice.chosen_kernel(
-                start_of, self.optimizer, block, rng, self.time_budget, judge, self.fit_options.kernel
-            )
-        return starting_point(kernel, None, scaling, block, rng, warns=self.normalize and self.optimizer is not None)
 
     def _scaled(self, inducing: Any, data: Opened) -> Any:
         if isinstance(inducing, str):

@@ -21,19 +21,19 @@ from sparsegp.core.predictive import Array
 from sparsegp.data import open_source
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.estimators import checks
-from sparsegp.estimators.base import Estimator
+from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.opening import Given, Opened, cluster_of, is_dask, named_cluster, opened
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
-from sparsegp.fit import auto, kernel_choice
+from sparsegp.fit import auto
 from sparsegp.fit.auto import Choice, Question, is_auto
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
 from sparsegp.fit.model import Model, RowSumOf
 from sparsegp.fit.pipeline import Progress, steps
-from sparsegp.fit.problem import INTERRUPTED, NoiseSpec, Problem, Start
-from sparsegp.fit.start import starting_noise_kernel, starting_point
+from sparsegp.fit.problem import INTERRUPTED, NoiseSpec, Problem
+from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.infer import anytime_run
 from sparsegp.infer.anytime import Reading
 from sparsegp.infer.drift import Innovations
@@ -323,7 +323,7 @@ class SparseGPRegressor(Estimator):
         )
         return Problem(
             approx=approx,
-            start=self._start(data, rng),
+            start=self._start(data, rng, noise_var=self.noise_var),
             inducing=inducing,
             n_inducing=self.fit_options.auto.fewest_inducing if is_auto(self.n_inducing) else self.n_inducing,
             rng=rng,
@@ -336,20 +336,6 @@ class SparseGPRegressor(Estimator):
             steps=options,
             on_step=listener,
         )
-
-    def _start(self, data: Opened, rng: np.random.Generator) -> Start:
-        kernel = self.kernel
-        if is_auto(kernel):
-
-            def start_of(name: str, own: np.random.Generator) -> Start:
-                return starting_point(name, self.noise_var, data.scaling, data.block, own, warns=False)
-
-            with linalg.flushed_denormals():
-                kernel = kernel_choice.chosen_kernel(
-                    start_of, self.optimizer, data.block, rng, self.time_budget, options=self.fit_options.kernel
-                )
-        warns = self.normalize and self.optimizer is not None
-        return starting_point(kernel, self.noise_var, data.scaling, data.block, rng, warns=warns)
 
     def _question(self, data: Opened, problem: Problem, seed: int) -> Question:
         noise_kernel = starting_noise_kernel("se", data.scaling, data.block, np.random.default_rng(0))

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from sparsegp import linalg
 from sparsegp.cluster.prediction import lazy_predictions
 from sparsegp.core.block import Block
 from sparsegp.core.predictive import Array, Joint, Predictive
@@ -27,12 +28,16 @@ from sparsegp.estimators import checks, records
 from sparsegp.estimators.diagnosis import Finding, diagnose
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.estimators.fitted import Columns, Fitted
-from sparsegp.estimators.opening import Given, is_dask
+from sparsegp.estimators.opening import Given, Opened, is_dask
 from sparsegp.estimators.progress import CallbackSupportMixin
 from sparsegp.files import model_file
+from sparsegp.fit import kernel_choice
+from sparsegp.fit.auto import is_auto
 from sparsegp.fit.blocking import drop_weightless
 from sparsegp.fit.model import Model
+from sparsegp.fit.problem import Start
 from sparsegp.fit.scaling import Scaling
+from sparsegp.fit.start import starting_point
 from sparsegp.kernels import Kernel
 
 ROW_BY_ROW = "Of a dask collection there are predictions row by row: no return_cov, no blocks=."
@@ -51,6 +56,9 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     n_features_in_: int
     random_state: Any
     normalize: bool
+    kernel: Any
+    optimizer: str | None
+    time_budget: float | None
 
     @property
     def kernel_(self) -> Kernel:
@@ -86,6 +94,29 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     def n_samples_seen_(self) -> int:
         """Number of rows behind the model, those of weight zero included."""
         return self.fitted_.n_samples
+
+    def _start(
+        self,
+        data: Opened,
+        rng: np.random.Generator,
+        *,
+        noise_var: float | None = None,
+        judge: kernel_choice.Judge | None = None,
+    ) -> Start:
+        """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one."""
+        kernel = self.kernel
+        if is_auto(kernel):
+
+            def start_of(name: str, own: np.random.Generator) -> Start:
+                return starting_point(name, noise_var, data.scaling, data.block, own, warns=False)
+
+            options = self.fit_options.kernel
+            with linalg.flushed_denormals():
+                kernel = kernel_choice.chosen_kernel(
+                    start_of, self.optimizer, data.block, rng, self.time_budget, judge, options
+                )
+        warns = self.normalize and self.optimizer is not None
+        return starting_point(kernel, noise_var, data.scaling, data.block, rng, warns=warns)
 
     def assign(self, fitted: Fitted) -> None:
         """What a fit has found, or a file has held; scikit-learn keeps number and names of columns by itself."""
