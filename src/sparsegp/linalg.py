@@ -183,6 +183,14 @@ def row_squares(A: Tensor) -> Tensor:
     return norms.square_()
 
 
+def solve_each(A: Tensor, b: Tensor) -> Tensor:
+    """A_i^-1 b_i of each of many small systems: A is [n, J, J], b is [n, J]."""
+    if A.shape[-1] == 1:
+        return b / A[:, :, 0]
+    solution: Tensor = torch.linalg.solve(A, b)
+    return solution
+
+
 def signed_root(A: Tensor) -> tuple[Tensor, Tensor]:
     """R and eigenvalues v with R diag(sign v) R^T = A, for any symmetric A."""
     values, vectors = torch.linalg.eigh(A)

@@ -181,7 +181,7 @@ def test_folders_that_hold_something_else(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"blocks-00001.f64' is missing or not \d+ bytes long"):
         DiskRows.open(tmp_path / "new")
     index = tmp_path / "new" / "index.json"
-    index.write_text(index.read_text().replace('"version": 1', '"version": 9'))
+    index.write_text(index.read_text().replace('"version": 2', '"version": 9'))
     with pytest.raises(InputError, match="written in version 9"):
         DiskRows.open(tmp_path / "new")
 

@@ -57,6 +57,13 @@ class DaskRows:
         return 0 if self.first_blocks is None else int(self.first_blocks[-1])
 
     @property
+    def serials(self) -> Tensor | None:
+        if self.first_blocks is None:
+            return None
+        found = self.executor.map(serials_of, self.shares)
+        return None if any(part is None for part in found) else torch.cat(found)
+
+    @property
     def largest_part(self) -> int:
         return len(self)
 
@@ -108,15 +115,16 @@ class DaskRows:
         Rows go from worker to worker; the driver sees the sizes of blocks only. Within a block, rows keep the order of
         the source.
         """
-        in_order, sizes_of_shares = self.executor.step(sorted_share, self.shares, assign, n_blocks)
+        first = [sum(self.counts[:k]) for k in range(len(self.counts))]
+        in_order, sizes_of_shares = self.executor.step(sorted_share, self.shares, assign, n_blocks, each=first)
         sizes = np.sum(sizes_of_shares, axis=0)
         homes, futures = self.shares.homes, self.executor.futures(in_order)
         first_blocks = block_ranges(sizes, len(homes))
         merged, counts = [], []
-        for first, stop, home in zip(first_blocks[:-1], first_blocks[1:], homes, strict=True):
-            pieces = [submit(self.executor.client, block_range, share, first, stop) for share in futures]
+        for start, stop, home in zip(first_blocks[:-1], first_blocks[1:], homes, strict=True):
+            pieces = [submit(self.executor.client, block_range, share, start, stop) for share in futures]
             merged.append(submit(self.executor.client, merged_blocks, pieces, home=home))
-            counts.append(int(sizes[first:stop].sum()))
+            counts.append(int(sizes[start:stop].sum()))
         shares = self.executor.adopt(merged, homes, counts)
         sample = self.sample.in_blocks(assign, n_blocks)
         return replace(self, shares=shares, counts=tuple(counts), sample=sample, first_blocks=first_blocks)
@@ -245,11 +253,16 @@ def random_share(rows: MemoryRows, seed: tuple[int, int], fraction: float) -> tu
 
 
 def sorted_share(
-    rows: MemoryRows, assign: Callable[[Tensor], Tensor], n_blocks: int
+    rows: MemoryRows, first: int, assign: Callable[[Tensor], Tensor], n_blocks: int
 ) -> tuple[MemoryRows, NDArray[np.int64]]:
-    """The rows sorted by block, and the sizes of all blocks."""
+    """The rows sorted by block, and the sizes of all blocks; `first` is the serial number of the first row."""
     in_order = rows.in_blocks(assign, n_blocks)
-    return in_order, block_sizes(in_order)
+    assert in_order.serials is not None
+    return replace(in_order, serials=first + in_order.serials), block_sizes(in_order)
+
+
+def serials_of(rows: MemoryRows) -> Tensor | None:
+    return rows.serials
 
 
 def block_sizes(rows: MemoryRows) -> NDArray[np.int64]:
@@ -270,4 +283,5 @@ def merged_blocks(parts: list[MemoryRows]) -> MemoryRows:
     """The same blocks from several shares, each made whole; rows of earlier shares come first in it."""
     numbers = [torch.repeat_interleave(torch.arange(p.n_blocks), torch.from_numpy(block_sizes(p))) for p in parts]
     order, offsets = partition.block_slices(torch.cat(numbers), parts[0].n_blocks)
-    return MemoryRows(Block.concat([part.all for part in parts]).take(order), offsets)
+    serials = torch.cat([part.serials for part in parts if part.serials is not None])
+    return MemoryRows(Block.concat([part.all for part in parts]).take(order), offsets, serials[order])

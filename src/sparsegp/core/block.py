@@ -152,6 +152,10 @@ class Rows(Protocol):
         """Number of blocks the rows are sorted into; 0 where they are in no order."""
 
     @property
+    def serials(self) -> Tensor | None:
+        """Which row each of them was, in the order of a pass, before they were sorted (None: they were not)."""
+
+    @property
     def sample(self) -> "MemoryRows":
         """Rows in the memory of this process to start and choose from: all of them, or a random sample."""
 
@@ -275,7 +279,7 @@ class MemoryRows:
         none = torch.zeros(0, dtype=torch.int64)
         index = torch.cat([none, *(torch.arange(int(self.offsets[k]), int(self.offsets[k + 1])) for k in blocks)])
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-        return MemoryRows(self.all.take(index), offsets)
+        return MemoryRows(self.all.take(index), offsets, None if self.serials is None else self.serials[index])
 
     def in_blocks(self, assign: Callable[[Tensor], Tensor], n_blocks: int) -> "MemoryRows":
         labels = assign(self.all.X)
@@ -299,7 +303,9 @@ class MemoryRows:
         if any(part.offsets is None for part in parts):
             return cls(block)
         sizes = torch.cat([part.offsets.diff() for part in parts if part.offsets is not None])
-        return cls(block, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+        serials = [part.serials for part in parts if part.serials is not None]
+        is_known = len(serials) == len(parts)
+        return cls(block, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), torch.cat(serials) if is_known else None)
 
 
 @dataclass(frozen=True)

@@ -131,10 +131,11 @@ class NystromPosterior:
                 prior_var = self.prior.kernel.diagonal(part)
                 explained = linalg.row_dots(K * self.inverse_noise, K) - (K @ self.T).square().sum(1)
                 means.append(K @ self.beta)
-                variances.append(self._clipped(prior_var - explained, prior_var))
+                variances.append(self.clipped(prior_var - explained, prior_var))
         return torch.cat(means), torch.cat(variances)
 
-    def _clipped(self, var: Tensor, prior_var: Tensor) -> Tensor:
+    def clipped(self, var: Tensor, prior_var: Tensor) -> Tensor:
+        """Variances as they are, or none below zero if `clip` was asked for."""
         return torch.maximum(var, SMALLEST_VARIANCE * prior_var) if self.clip else var
 
     def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -70,7 +70,8 @@ def _component_covariance(residual: Residual, alpha: float, D: Tensor, noise: Te
     return torch.diag(alpha * D.diagonal() / weight + noise)
 
 
-def _component_precisions(approx: Approximation, D: Tensor, noise: Tensor, weight: Tensor | float) -> list[Tensor]:
+def component_precisions(approx: Approximation, D: Tensor, noise: Tensor, weight: Tensor | float) -> list[Tensor]:
+    """(alpha_j shape_j(D) + noise)^-1 of each component."""
     factors = [
         linalg.cholesky(
             _component_covariance(c.residual, c.alpha, D, noise, weight), name="noise covariance of a block"
@@ -85,7 +86,7 @@ def block_covariance(approx: Approximation, D: Tensor, noise: Tensor, weight: Te
     if len(approx.components) == 1:
         c = approx.components[0]
         return _component_covariance(c.residual, c.alpha, D, noise, weight)
-    precisions = _component_precisions(approx, D, noise, weight)
+    precisions = component_precisions(approx, D, noise, weight)
     total = torch.stack([c.weight * P for c, P in zip(approx.components, precisions, strict=True)]).sum(0)
     return linalg.inverse_from_cholesky(linalg.cholesky(total, name="combined block precision").factor)
 
@@ -124,7 +125,7 @@ def _combined_pullback(
     """bar V_j = a_j V_j^-1 V bar V V V_j^-1."""
     V = block_covariance(approx, D, noise, weight)
     D_bar, noise_bar = torch.zeros_like(D), torch.zeros_like(noise)
-    for c, precision in zip(approx.components, _component_precisions(approx, D, noise, weight), strict=True):
+    for c, precision in zip(approx.components, component_precisions(approx, D, noise, weight), strict=True):
         part = c.weight * precision @ V @ V_bar @ V @ precision
         noise_bar += part.diagonal()
         D_bar += c.alpha * (part if c.residual is Residual.BLOCK else torch.diag(part.diagonal() / weight))

@@ -26,7 +26,7 @@ Assign = Callable[[Tensor], Tensor]
 
 FILE_BYTES = 64 * 2**20
 INDEX = "index.json"
-VERSION = 1
+VERSION = 2
 
 
 class Scaling(Protocol):
@@ -121,6 +121,10 @@ class SourceRows:
     @property
     def n_blocks(self) -> int:
         return 0
+
+    @property
+    def serials(self) -> None:
+        return None
 
     @property
     def largest_part(self) -> int:
@@ -264,10 +268,11 @@ class DiskRows:
 
     def _require_whole_files(self) -> None:
         for file in np.unique(self.file_of).tolist():
-            expected = int(self.counts[self.file_of == file].sum()) * self.layout.width * 8
-            path = _path(self.folder, file)
-            if not path.exists() or path.stat().st_size != expected:
-                raise InputError(f"'{path}' is missing or not {expected} bytes long. Write the blocks again.")
+            n_rows = int(self.counts[self.file_of == file].sum())
+            for path, width in ((_path(self.folder, file), self.layout.width), (_serials_path(self.folder, file), 1)):
+                expected = n_rows * width * 8
+                if not path.exists() or path.stat().st_size != expected:
+                    raise InputError(f"'{path}' is missing or not {expected} bytes long. Write the blocks again.")
 
     def __len__(self) -> int:
         return int(self.counts.sum())
@@ -303,6 +308,11 @@ class DiskRows:
         before = np.cumsum(self.counts) - self.counts
         first = np.searchsorted(self.file_of, self.file_of)
         return before - before[first]
+
+    @property
+    def serials(self) -> Tensor:
+        files = [np.fromfile(_serials_path(self.folder, k), dtype=np.int64) for k in np.unique(self.file_of).tolist()]
+        return torch.from_numpy(np.concatenate(files))
 
     def block(self, k: int) -> Block:
         return self._read(k, k + 1)
@@ -427,14 +437,15 @@ def write_blocks(
 
 
 class _Scatter:
-    """Rows on their way into files; the label of each row goes in front of it until its file is sorted."""
+    """Rows on their way into files; label and serial number go in front of each row until its file is sorted."""
 
     def __init__(self, folder: Path, layout: Layout, n_blocks: int, n_rows: int, file_bytes: int) -> None:
         self.folder, self.layout = folder, layout
-        n_files = min(n_blocks, -(-n_rows * (layout.width + 1) * 8 // file_bytes))
+        n_files = min(n_blocks, -(-n_rows * (layout.width + 2) * 8 // file_bytes))
         self.file_of = np.arange(n_blocks) * n_files // n_blocks
         self.counts, self.sizes = np.zeros(n_blocks, dtype=np.int64), np.zeros(n_blocks)
         self.least_noise_var, self.noise_var_sum = np.inf, 0.0
+        self.n_added = 0
 
     def add(self, block: Block, labels: Tensor) -> None:
         if Layout.of(block) != self.layout:
@@ -451,7 +462,8 @@ class _Scatter:
         if block.noise_var is not None:
             self.least_noise_var = min(self.least_noise_var, float(block.noise_var.min()))
             self.noise_var_sum += float(block.noise_var.sum(dtype=torch.float64))
-        packed = np.column_stack([label, self.layout.pack(block)])
+        packed = np.column_stack([label, self.n_added + np.arange(len(label)), self.layout.pack(block)])
+        self.n_added += len(label)
         file = self.file_of[label]
         order = np.argsort(file, kind="stable")
         present, starts = np.unique(file[order], return_index=True)
@@ -464,9 +476,10 @@ class _Scatter:
         for file in np.unique(self.file_of).tolist():
             path = _path(self.folder, file)
             path.touch()
-            rows = np.fromfile(path).reshape(-1, self.layout.width + 1)
+            rows = np.fromfile(path).reshape(-1, self.layout.width + 2)
             rows = rows[np.argsort(rows[:, 0], kind="stable"), 1:]
-            rows.tofile(path)
+            rows[:, 0].astype(np.int64).tofile(_serials_path(self.folder, file))
+            rows[:, 1:].tofile(path)
         index = {
             "version": VERSION,
             "n_features": self.layout.n_features,
@@ -484,3 +497,7 @@ class _Scatter:
 
 def _path(folder: Path, file: int) -> Path:
     return folder / f"blocks-{file:05d}.f64"
+
+
+def _serials_path(folder: Path, file: int) -> Path:
+    return folder / f"serials-{file:05d}.i64"

@@ -20,7 +20,9 @@ from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.cluster.prediction import lazy_predictions
+from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
+from sparsegp.core.left_out import LeftOut
 from sparsegp.core.predictive import Array, Joint, Predictive
 from sparsegp.data import Batch, to_block
 from sparsegp.errors import InputError
@@ -28,7 +30,8 @@ from sparsegp.estimators import checks, records
 from sparsegp.estimators.diagnosis import Finding, diagnose
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.estimators.fitted import Columns, Fitted
-from sparsegp.estimators.opening import Given, Opened, is_dask
+from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
+from sparsegp.estimators.opening import Given, Opened, is_dask, opened
 from sparsegp.estimators.progress import CallbackSupportMixin
 from sparsegp.files import model_file
 from sparsegp.fit import kernel_choice
@@ -177,7 +180,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         info = {**self.info_, "innovations": model.innovations.summary()}
         window = getattr(self, "window", None)
         n_samples = self.n_samples_seen_ + n_new if window is None else model.n_rows
-        self.fitted_ = replace(self.fitted_, model=model, info=info, n_samples=n_samples)
+        self.fitted_ = replace(self.fitted_, model=model, info=info, n_samples=n_samples, given=None)
 
     def _later_batch(self, given: Given) -> Batch:
         named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
@@ -306,6 +309,53 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """Findings in plain words on rows with known targets, best rows the model has not seen."""
         return diagnose(self, X, y)
 
+    def loo(
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        noise_var: Any = None,
+        sample_weight: Any = None,
+        blocks: ArrayLike | None = None,
+        target: str | None = None,
+        client: Any = None,
+    ) -> LeaveOneOut:
+        """Leave-one-out predictions: `mean`, `std` and `log_density` of each training row by the model of the others.
+
+        In closed form and in one pass, at the hyper-parameters, inducing inputs and blocks of the fit. Without
+        arguments of the rows of the last fit; after a file, a copy or an update give the rows that the model holds,
+        with the arguments of `fit`. Rows of weight zero are not in the model and get their prediction. The forecast is
+        the Gaussian of the model. Models with learned noise have no closed form.
+        """
+        check_is_fitted(self)
+        self.model_.require_left_out()
+        given = self.fitted_.given
+        if X is not None:
+            given = Given(X, y, target, noise_var, sample_weight, blocks, client)
+        with linalg.flushed_denormals():
+            found = left_out_of_own_rows(self.model_) if given is None else self._left_out(given)
+        if found is None:
+            raise InputError(NO_ROWS)
+        return LeaveOneOut.of(found, self.scaling_)
+
+    def _left_out(self, given: Given) -> LeftOut:
+        model = self.model_
+        is_sum = isinstance(model, Model) and model.approx.family is Family.INDUCING
+        with opened(
+            self,
+            given,
+            seed=0,
+            budget=self.fit_options.started(None),
+            can_stream=is_sum,
+            streams_arrays=is_sum and not model.approx.by_block,
+            not_on_cluster=None if is_sum else "the model is no sum over rows.",
+            like=self._like,
+            options=self.fit_options.opening,
+            scaling=self.scaling_,
+        ) as data:
+            self._require_same_noise(data.rows.mean_noise_var is not None)
+            return left_out_of_given(model, data, given)
+
     def without_rows(self) -> Self:
         """A copy that has seen no rows. What it learns from other rows can be merged into this model, exactly."""
         check_is_fitted(self)
@@ -316,7 +366,9 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             )
         fresh = copy(self)
         info = {**self.info_, "innovations": self.model_.without_rows().innovations.summary()}
-        fresh.fitted_ = replace(self.fitted_, model=self.model_.without_rows(), info=info, n_samples=0, batches=())
+        fresh.fitted_ = replace(
+            self.fitted_, model=self.model_.without_rows(), info=info, n_samples=0, batches=(), given=None
+        )
         return fresh
 
     def to_local(self) -> Self:

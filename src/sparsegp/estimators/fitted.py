@@ -1,6 +1,6 @@
 """What a fit leaves behind in an estimator."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ class Columns:
 class Fitted:
     """All that a fit or an update leaves behind, assigned at once: an interrupt leaves the model before or after.
 
-    `target` is the name of the column of y, where it has one; `batches` are ids of batches that were added.
+    `target` is the name of the column of y, where it has one; `batches` are ids of batches that were added. `given` is
+    what the user gave to the fit, while the model is that of these rows: no copy of it, and copies do not have it.
     """
 
     model: Any
@@ -41,3 +42,7 @@ class Fitted:
     columns: Columns
     target: str | None = None
     batches: tuple[str, ...] = ()
+    given: Any = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "given": None}

@@ -90,8 +90,9 @@ def opened(
     not_on_cluster: str | None = None,
     like: Tensor | None = None,
     options: OpeningOptions | None = None,
+    scaling: Scaling | None = None,
 ) -> Iterator[Opened]:
-    """The rows of a fit, for as long as it lasts.
+    """The rows of a fit, for as long as it lasts, or those of a model, whose `scaling` there is already.
 
     `can_stream`: the model can be summed up over rows that are not all in memory; `streams_arrays`: those of large
     arrays, too, rather than a second copy of them. `not_on_cluster`: why workers cannot have the rows, if they cannot.
@@ -105,13 +106,13 @@ def opened(
         if given.blocks is not None:
             raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
         with connected(where) as client:
-            yield _on_cluster(client, estimator, given.source(), seed, like)
+            yield _on_cluster(client, estimator, given.source(), seed, like, scaling)
         return
     source = _large_source(given, options, arrays=streams_arrays) if can_stream and given.blocks is None else None
     yield (
-        _in_memory(estimator, given, like)
+        _in_memory(estimator, given, like, scaling)
         if source is None
-        else _scanned(estimator, source, seed, budget, like, options)
+        else _scanned(estimator, source, seed, budget, like, options, scaling)
     )
 
 
@@ -151,20 +152,30 @@ def _large_source(given: Given, options: OpeningOptions, *, arrays: bool) -> Sou
     return None if is_small else source
 
 
-def _in_memory(estimator: Any, given: Given, like: Tensor) -> Opened:
+def _in_memory(estimator: Any, given: Given, like: Tensor, scaling: Scaling | None) -> Opened:
     named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
-    batch, columns = checks.training_batch(estimator, given.X, given.y, target=given.target, **named)
-    return _of_batch(batch, columns, estimator.normalize, given.blocks, like)
+    if scaling is None:
+        batch, columns = checks.training_batch(estimator, given.X, given.y, target=given.target, **named)
+        scaling = Scaling.of(batch, normalize=estimator.normalize)
+    else:
+        batch = checks.later_batch(estimator, given.X, given.y, target=given.target, **named)
+        columns = Columns.of_estimator(estimator)
+    return _of_batch(batch, columns, scaling, given.blocks, like)
 
 
-def _of_batch(batch: Batch, columns: Columns, normalize: bool, blocks: ArrayLike | None, like: Tensor) -> Opened:
-    scaling = Scaling.of(batch, normalize=normalize)
+def _of_batch(batch: Batch, columns: Columns, scaling: Scaling, blocks: ArrayLike | None, like: Tensor) -> Opened:
     block, labels = drop_weightless(to_block(batch, scaling, like), blocks)
     return Opened(MemoryRows(block), scaling, columns, len(batch), labels)
 
 
 def _scanned(
-    estimator: Any, source: Source, seed: int, budget: Budget, like: Tensor, options: OpeningOptions
+    estimator: Any,
+    source: Source,
+    seed: int,
+    budget: Budget,
+    like: Tensor,
+    options: OpeningOptions,
+    scaling: Scaling | None,
 ) -> Opened:
     """A source that is read anew in every pass, or its sample if that is all of it, or all there was time to read."""
     until = budget.deadline(options.scan_fraction)
@@ -172,18 +183,21 @@ def _scanned(
     found = scan(source, np.random.default_rng((seed, 1)), sample_rows, lambda: is_over(until))
     columns, n_read = Columns.of_source(source), found.n_rows + found.n_weightless
     if found.is_complete or found.was_cut:
-        whole = _of_batch(found.sample, columns, estimator.normalize, None, like)
+        scaling = scaling or Scaling.of(found.sample, normalize=estimator.normalize)
+        whole = _of_batch(found.sample, columns, scaling, None, like)
         n_all = max(n_read, source.n_rows or 0) if found.was_cut else n_read
         return replace(whole, n_given=n_read, n_all=n_all, was_cut=found.was_cut)
-    scaling = _scaling(found, normalize=estimator.normalize)
+    scaling = scaling or _scaling(found, normalize=estimator.normalize)
     return Opened(SourceRows.of(source, found, scaling, like), scaling, columns, n_read)
 
 
-def _on_cluster(client: Any, estimator: Any, source: Source, seed: int, like: Tensor) -> Opened:
+def _on_cluster(
+    client: Any, estimator: Any, source: Source, seed: int, like: Tensor, scaling: Scaling | None
+) -> Opened:
     """Two passes over the source; afterwards only the rows in the scaling of the model are held on the workers."""
     shares = scanned(client, source, seed)
     found = shares.scan
-    scaling = _scaling(found, normalize=estimator.normalize)
+    scaling = scaling or _scaling(found, normalize=estimator.normalize)
     rows = shares.load(scaling, like.dtype)
     return Opened(rows, scaling, Columns.of_source(source), found.n_rows + found.n_weightless)
 

@@ -272,7 +272,8 @@ class SparseGPRegressor(Estimator):
                 models = steps(problem, data.rows, within)
                 try:
                     while (progress := _next_model(models)) is not None:
-                        yield self._fitted(data, progress, choice, budget, in_steps=in_steps), progress
+                        fitted = self._fitted(data, progress, choice, budget, in_steps=in_steps)
+                        yield replace(fitted, given=given), progress
                 finally:
                     models.close()
             if file is not None:

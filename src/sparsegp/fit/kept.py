@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparsegp.core.block import Block, BlockStore, MemoryRows
 from sparsegp.core.partition import Partition
+from sparsegp.data import DiskRows
 from sparsegp.errors import InputError
 from sparsegp.fit.blocking import Blocking
 from sparsegp.infer import recursive, revise
@@ -50,12 +51,13 @@ class KeptRows:
         return cls((Kept(arrived, torch.arange(len(arrived))).take(recent),))
 
     @classmethod
-    def of(cls, rows: BlockStore, serials: Tensor | None = None) -> "KeptRows":
-        """The rows of every block; `serials` say when each row came, in the order of the blocks."""
+    def of(cls, rows: BlockStore) -> "KeptRows":
+        """The rows of every block, numbered as they came, as far as that is known."""
         if isinstance(rows, KeptRows):
             return rows
         blocks = [rows.block(k) for k in range(rows.n_blocks)]
         sizes = [len(block) for block in blocks]
+        serials = rows.serials if isinstance(rows, MemoryRows | DiskRows) else None
         numbers = torch.arange(sum(sizes)) if serials is None else serials
         return cls(tuple(Kept(block, part) for block, part in zip(blocks, numbers.split(sizes), strict=True)))
 
@@ -65,6 +67,13 @@ class KeptRows:
 
     def block(self, k: int) -> Block:
         return self.members[k].block
+
+    def together(self, *, by_block: bool) -> MemoryRows:
+        """All rows, in their groups, as rows of a pass."""
+        blocks = [member.block for member in self.members]
+        offsets = torch.tensor([0, *map(len, blocks)]).cumsum(0) if by_block else None
+        serials = torch.cat([member.serials for member in self.members])
+        return MemoryRows(Block.concat(blocks, fill=True), offsets, serials)
 
     @property
     def n_rows(self) -> int:

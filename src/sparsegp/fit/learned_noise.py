@@ -78,7 +78,7 @@ def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[LearnedNoiseModel
         parameter.grad = None
     kept = None
     if isinstance(inferred.posterior, LocalPosterior) and isinstance(in_order, MemoryRows):
-        kept = KeptRows.of(inferred.posterior.rows, in_order.serials)
+        kept = KeptRows.of(inferred.posterior.rows)
     prior, n = inferred.state.prior, len(rows)
     mean = Model(
         problem.approx,

@@ -14,12 +14,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from sparsegp.core.approximations import Approximation, Family
-from sparsegp.core.block import CHUNK_ROWS, Block, MemoryRows
+from sparsegp.core.block import CHUNK_ROWS, Block, MemoryRows, Rows
+from sparsegp.core.dense import ExactPosterior, NystromPosterior
+from sparsegp.core.left_out import OTHER_ROWS, LeftOut, LeftOutOfRows, left_out_of_exact, left_out_of_nystrom
 from sparsegp.core.local import LocalPosterior
 from sparsegp.core.posterior import LatentPosterior, SparsePosterior
 from sparsegp.core.predictive import Gaussian, Joint, NoiseMixture, Predictive
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
+from sparsegp.data import DiskRows
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.fit import kept as kept_rows
 from sparsegp.fit.blocking import Blocking, require_blocks, require_labels
@@ -31,6 +34,12 @@ from sparsegp.infer.drift import Array, Innovations, RecentLevel, clipped_total
 from sparsegp.infer.recursive import FilterState
 from sparsegp.kernels import Kernel
 from sparsegp.noise.process import NoiseProcess
+
+NOISE_IS_OF_ALL_ROWS = (
+    "A model with learned noise has no leave-one-out predictions in closed form: the posterior of its noise process "
+    "depends on every row, and without one of them it would have to be found again by iteration. Hold rows out "
+    "instead, or name an approximation, as 'pic', and fit again."
+)
 
 
 class FittedModel(Protocol):
@@ -71,6 +80,12 @@ class FittedModel(Protocol):
 
     def merge(self, other: Self) -> Self:
         """With the rows of another model, of which none may be in this one."""
+
+    def require_left_out(self) -> None:
+        """An error with the reason where rows cannot be left out in closed form."""
+
+    def left_out(self, rows: Rows) -> LeftOut:
+        """What the model would say of each row that it holds if it had all the others, in the order of `rows`."""
 
     def reported(self) -> Self:
         """The same, after a warning if recent rows are far from those of the fit: once."""
@@ -346,6 +361,46 @@ class Model:
             self, state=state, found=None, kept=kept, blocking=blocking, n_rows=n, n_arrived=n, noise_var=noise_var
         )
 
+    def require_left_out(self) -> None:
+        if self.approx.family is Family.INDUCING and self.state is None:
+            raise InputError(
+                "This model rests on a part of its rows, extrapolated to all of them, so none of them can be left out. "
+                "Give fit more time (info_['budget'] says how far it came), or use inference='exact'."
+            )
+
+    def left_out(self, rows: Rows) -> LeftOut:
+        """In closed form, in one pass; other rows than those of the model are refused."""
+        self.require_left_out()
+        posterior = self.posterior
+        if isinstance(posterior, ExactPosterior | NystromPosterior):
+            return self._left_out_densely(posterior, rows)
+        assert isinstance(posterior, SparsePosterior | LocalPosterior)
+        assert self.state is not None
+        in_order = rows
+        if self.approx.by_block and not rows.n_blocks and self.blocking is not None:
+            in_order = rows.in_blocks(self.blocking.nearest, self.blocking.n_blocks)
+        found = in_order.sum(LeftOutOfRows(posterior.prior, posterior.q))
+        found.require_rows_of(self.state.statistics, rows.dtype)
+        return found.left_out if in_order is rows else found.left_out.unsorted(in_order.serials)
+
+    @property
+    def own_rows(self) -> Rows | None:
+        """The rows that the model holds, where it keeps all of them itself."""
+        if self.kept is not None:
+            return self.kept.together(by_block=self.approx.by_block) if self.kept.n_rows == self.n_rows else None
+        stored = self.posterior.rows if isinstance(self.posterior, LocalPosterior) else None
+        return stored if isinstance(stored, MemoryRows | DiskRows) else None
+
+    def _left_out_densely(self, posterior: ExactPosterior | NystromPosterior, rows: Rows) -> LeftOut:
+        if not isinstance(rows, MemoryRows):
+            raise InputError(f"approximation={self.approx.name!r} needs its rows in the memory of this process.")
+        if isinstance(posterior, NystromPosterior):
+            return left_out_of_nystrom(posterior, rows.all)
+        found, held = left_out_of_exact(posterior, rows.all, torch.tensor(self.noise_var, dtype=torch.float64))
+        if self.approx.family is Family.EXACT and not bool(held.all()):
+            raise InputError(OTHER_ROWS.format(what=f"it holds {int(held.sum()):,} of these {len(rows):,}"))
+        return found
+
     def without_rows(self) -> "Model":
         """The same hyper-parameters, inducing inputs and blocks, ready for other rows."""
         kept = self._kept_in_blocks().without_rows() if self.approx.is_local else None
@@ -440,6 +495,12 @@ class LearnedNoiseModel:
             "A model with learned noise cannot be merged: its noise process belongs to its own rows. "
             "Name an approximation, as 'pic', and fit again."
         )
+
+    def require_left_out(self) -> None:
+        raise InputError(NOISE_IS_OF_ALL_ROWS)
+
+    def left_out(self, rows: Rows) -> LeftOut:
+        raise InputError(NOISE_IS_OF_ALL_ROWS)
 
     def reported(self) -> "LearnedNoiseModel":
         return replace(self, mean=self.mean.reported())

@@ -220,11 +220,11 @@ class _Arranged:
 def _kept(problem: Problem, rows: MemoryRows) -> KeptRows | None:
     """Rows that updates will need: those of a local model, block by block, and those of a window."""
     if problem.approx.is_local:
-        return KeptRows.of(rows, rows.serials)
+        return KeptRows.of(rows)
     if problem.window is None:
         return None
     if problem.approx.by_block:
-        return KeptRows.of(rows, rows.serials)
+        return KeptRows.of(rows)
     return KeptRows.last(rows.all, problem.window)
 
 

@@ -149,6 +149,9 @@ def _check_sorting(rows: Rows, expected: MemoryRows) -> None:
     store = in_order.store()
     for k in range(3):
         _same_rows(store.block(k), wanted.block(k), f"block {k} after sorting")
+    assert in_order.serials is not None, "rows that were sorted do not say which ones they were"
+    before, after = rows.sum(KeepRows()).all.X, in_order.sum(KeepRows()).all.X
+    assert torch.equal(before[in_order.serials], after), "serials do not say which rows these were before"
 
 
 class HalfSpaces:
