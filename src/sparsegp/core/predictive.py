@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -115,22 +115,24 @@ class Gaussian:
         return _ends(self, coverage)
 
     def quantiles(self, q: ArrayLike) -> Array:
-        quantiles: Array = self.mean[:, None] + self.std[:, None] * ndtri(_levels(q))
+        quantiles: Array = self.mean[:, None] + self.std[:, None] * ndtri(checked_levels(q))
         return quantiles
 
     def log_density(self, y: ArrayLike) -> Array:
         std = self.std
-        density: Array = -0.5 * (np.log(2 * np.pi) + ((_targets(y, self.mean) - self.mean) / std) ** 2) - np.log(std)
+        density: Array = -0.5 * (np.log(2 * np.pi) + ((checked_targets(y, self.mean) - self.mean) / std) ** 2) - np.log(
+            std
+        )
         return density
 
     def cdf(self, y: ArrayLike) -> Array:
-        below: Array = ndtr((_targets(y, self.mean) - self.mean) / self.std)
+        below: Array = ndtr((checked_targets(y, self.mean) - self.mean) / self.std)
         return below
 
     def crps(self, y: ArrayLike) -> Array:
         std = self.std
         # Y - Y' is N(0, 2 std^2)
-        return _mean_size(_targets(y, self.mean) - self.mean, std) - std / math.sqrt(math.pi)
+        return _mean_size(checked_targets(y, self.mean) - self.mean, std) - std / math.sqrt(math.pi)
 
     def sample(self, n: int, rng: Generator) -> Array:
         draws: Array = self.mean[:, None] + self.std[:, None] * rng.standard_normal((len(self.mean), n))
@@ -203,19 +205,19 @@ class GaussianMixture(ABC):
         return _ends(self, coverage)
 
     def quantiles(self, q: ArrayLike) -> Array:
-        levels = _levels(q)
+        levels = checked_levels(q)
         return _by_chunks(lambda rows: self.parts(rows).quantiles(levels), np.empty((len(self.mean), len(levels))))
 
     def log_density(self, y: ArrayLike) -> Array:
-        target = _targets(y, self.mean)
+        target = checked_targets(y, self.mean)
         return _by_chunks(lambda rows: self.parts(rows).log_density(target[rows]), np.empty_like(self.mean))
 
     def cdf(self, y: ArrayLike) -> Array:
-        target = _targets(y, self.mean)
+        target = checked_targets(y, self.mean)
         return _by_chunks(lambda rows: self.parts(rows).cdf(target[rows]), np.empty_like(self.mean))
 
     def crps(self, y: ArrayLike) -> Array:
-        target = _targets(y, self.mean)
+        target = checked_targets(y, self.mean)
         return _by_chunks(lambda rows: self.parts(rows).crps(target[rows]), np.empty_like(self.mean), PAIR_ROWS)
 
 
@@ -284,8 +286,8 @@ class Joint:
     f_cov: Array
 
     @property
-    def latent(self) -> Self:
-        return replace(self, rows=self.rows.latent)
+    def latent(self) -> "Joint":
+        return Joint(self.rows.latent, self.f_cov)
 
     @property
     def mean(self) -> Array:
@@ -351,20 +353,25 @@ def _by_chunks(answer: Callable[[slice], Array], out: Array, rows_at_once: int =
 
 
 def _ends(forecast: Gaussian | GaussianMixture, coverage: float) -> tuple[Array, Array]:
-    if not 0.0 < coverage < 1.0:
-        raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
-    ends = forecast.quantiles([(1 - coverage) / 2, (1 + coverage) / 2])
+    ends = forecast.quantiles(checked_coverage(coverage))
     return ends[:, 0], ends[:, 1]
 
 
-def _levels(q: ArrayLike) -> Array:
+def checked_coverage(coverage: float) -> Array:
+    """The levels of the ends of a central interval."""
+    if not 0.0 < coverage < 1.0:
+        raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
+    return np.array([(1 - coverage) / 2, (1 + coverage) / 2])
+
+
+def checked_levels(q: ArrayLike) -> Array:
     levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
     if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
         raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
     return levels
 
 
-def _targets(y: ArrayLike, mean: Array) -> Array:
+def checked_targets(y: ArrayLike, mean: Array) -> Array:
     target = np.asarray(y, dtype=np.float64).ravel()
     if target.shape != mean.shape:
         raise InputError(f"y must have one target for each of the {len(mean)} rows; got {len(target)}.")

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sparsegp import linalg
+from sparsegp.calibration.calibration import Calibrated, CalibratedJoint, Calibration
 from sparsegp.cluster.prediction import lazy_predictions
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
@@ -92,6 +93,11 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     def info_(self) -> dict[str, Any]:
         """How the model came about."""
         return self.fitted_.info
+
+    @property
+    def calibration_(self) -> Calibration | None:
+        """Scale and shape of forecasts, learned from rows left out; None where they are those of the model itself."""
+        return self.fitted_.calibration
 
     @property
     def n_samples_seen_(self) -> int:
@@ -212,13 +218,21 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """
         inputs = self._new_inputs(X)
         forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
-        return forecast.latent if latent else forecast
+        return forecast.latent if latent else self._calibrated(forecast, inputs)
 
     def joint_forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Joint:
         """The distribution of y (`latent=True`: of f) at all rows of X together: `mean`, `cov` and `sample`."""
         inputs = self._new_inputs(X)
         joint: Joint = self.model_.joint_forecast(inputs, blocks, self.scaling_)
-        return joint.latent if latent else joint
+        if latent:
+            return joint.latent
+        rows = self._calibrated(joint.rows, inputs)
+        return CalibratedJoint(rows, joint.f_cov) if isinstance(rows, Calibrated) else joint
+
+    def _calibrated(self, forecast: Predictive, inputs: Tensor) -> Predictive:
+        if self.calibration_ is None:
+            return forecast
+        return self.calibration_.applied(forecast, inputs, self.scaling_.y_mean, self.scaling_.y_scale)
 
     def predict(
         self,

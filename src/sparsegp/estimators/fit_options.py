@@ -7,7 +7,7 @@ from sparsegp.estimators.opening import OpeningOptions
 from sparsegp.fit.auto import AutoOptions
 from sparsegp.fit.budget import Budget, BudgetOptions, Clock
 from sparsegp.fit.kernel_choice import KernelOptions
-from sparsegp.fit.problem import StepOptions
+from sparsegp.fit.problem import CalibrationOptions, StepOptions
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class FitOptions:
     kernel: KernelOptions = field(default_factory=KernelOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)
     steps: StepOptions = field(default_factory=StepOptions)
+    calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
     clock: Clock = time.perf_counter
 
     def started(self, seconds: float | None) -> Budget:

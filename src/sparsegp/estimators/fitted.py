@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsegp.calibration.calibration import Calibration
 from sparsegp.data import Source
 from sparsegp.fit.scaling import Scaling
 
@@ -33,6 +34,7 @@ class Fitted:
 
     `target` is the name of the column of y, where it has one; `batches` are ids of batches that were added. `given` is
     what the user gave to the fit, while the model is that of these rows: no copy of it, and copies do not have it.
+    `calibration` None: forecasts are those of the model itself.
     """
 
     model: Any
@@ -42,6 +44,7 @@ class Fitted:
     columns: Columns
     target: str | None = None
     batches: tuple[str, ...] = ()
+    calibration: Calibration | None = None
     given: Any = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from sparsegp import linalg
+from sparsegp.calibration.calibration import Calibration
+from sparsegp.calibration.scale import LocalScale
 from sparsegp.committee.committee import Committee
 from sparsegp.committee.experts import DenseSpec, ExpertSpec, GaussianExpert, InnerBlocks, Recipe, SparseSpec, in_blocks
 from sparsegp.committee.influence import InfluenceBound
@@ -27,7 +29,7 @@ from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePo
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.errors import ModelFileError
-from sparsegp.files import schema
+from sparsegp.files import calibration_parts, schema
 from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.committee_model import Member, Members
 from sparsegp.fit.kept import Kept, KeptRows
@@ -320,6 +322,39 @@ def restore_innovations(record: schema.Stream) -> Innovations:
 def restore_level(record: schema.Stream) -> RecentLevel:
     level = record.level
     return RecentLevel(level.weight, level.input_total, level.target_total, level.reported)
+
+
+# Calibration
+
+
+def describe_calibration(calibration: Calibration) -> schema.Calibration:
+    scale, shape = calibration.scale, calibration.shape
+    return schema.Calibration(
+        weights=shape.weight,
+        locations=shape.location,
+        widths=shape.width,
+        scale=None if scale is None else describe_scale(scale),
+        rows=int(calibration.n_rows),
+        gain=float(calibration.gain),
+    )
+
+
+def describe_scale(scale: LocalScale) -> schema.LocalScale:
+    trees = scale.trees
+    return schema.LocalScale(
+        base=float(trees.base),
+        columns=trees.columns,
+        thresholds=trees.thresholds,
+        leaves=trees.leaves,
+        strength=float(scale.strength),
+        most=float(scale.most),
+    )
+
+
+def restore_calibration(record: schema.Calibration, n_columns: int) -> Calibration:
+    shape = calibration_parts.restored_shape(record)
+    scale = None if record.scale is None else calibration_parts.restored_scale(record.scale, n_columns)
+    return Calibration(shape, scale, record.rows, record.gain)
 
 
 # Noise processes

@@ -66,6 +66,7 @@ def describe(estimator: Any) -> schema.Model:
             target_scale=float(scaling.y_scale),
         ),
         noise_var=float(estimator.noise_var_),
+        calibration=None if fitted.calibration is None else parts.describe_calibration(fitted.calibration),
         log_evidence=float(estimator.log_evidence_),
         rows_seen=int(fitted.n_samples),
         seen_batches=list(fitted.batches) or None,
@@ -100,6 +101,7 @@ def restore(record: schema.Model, estimators: Mapping[str, type[Any]], classes: 
         Columns(record.columns.count, None if names is None else np.array(names, dtype=object)),
         record.columns.target,
         tuple(record.seen_batches or ()),
+        None if record.calibration is None else parts.restore_calibration(record.calibration, record.columns.count),
     )
     estimator.assign(fitted)
     return estimator

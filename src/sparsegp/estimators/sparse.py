@@ -30,9 +30,10 @@ from sparsegp.fit import auto
 from sparsegp.fit.auto import Choice, Question, is_auto
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
+from sparsegp.fit.held_out import steps
 from sparsegp.fit.model import Model, RowSumOf
-from sparsegp.fit.pipeline import Progress, steps
-from sparsegp.fit.problem import INTERRUPTED, NoiseSpec, Problem
+from sparsegp.fit.pipeline import Progress
+from sparsegp.fit.problem import AUTO, CALIBRATIONS, INTERRUPTED, CalibrationOptions, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.infer import anytime_run
 from sparsegp.infer.anytime import Reading
@@ -74,6 +75,10 @@ class SparseGPRegressor(Estimator):
     learn_inducing : whether the inducing inputs are learned with the hyper-parameters.
     inference : "exact", one pass over all rows, or "anytime", block after block (docs/time-budgets.md).
     time_budget : seconds that `fit` may take as a whole; learning and inference share them.
+    calibration : "auto" | "shape" | "scale" | None
+        How wide forecasts are and what shape they have, learned from residuals of rows left out. "shape": one shape for
+        all rows; "scale": also a width that varies from place to place; "auto": what the rows left out prefer. None, or
+        `optimizer=None` with "auto", leaves the Gaussian of the model.
     reading : what a model that has seen a part of the rows says: "all", extrapolated to all of them, or "seen".
     stop_error : "anytime" ends when the sampling error left in the mean is below this share of the predictive std.
     normalize : standardise X and y inside; predictions come back in the user's units.
@@ -104,6 +109,7 @@ class SparseGPRegressor(Estimator):
         learn_inducing: bool = True,
         inference: str = "exact",
         time_budget: float | None = None,
+        calibration: str | None = "auto",
         reading: str = "all",
         stop_error: float | None = None,
         normalize: bool = True,
@@ -126,6 +132,7 @@ class SparseGPRegressor(Estimator):
         self.learn_inducing = learn_inducing
         self.inference = inference
         self.time_budget = time_budget
+        self.calibration = calibration
         self.reading = reading
         self.stop_error = stop_error
         self.normalize = normalize
@@ -336,7 +343,15 @@ class SparseGPRegressor(Estimator):
             window=self.window,
             steps=options,
             on_step=listener,
+            calibration=self._calibration_options(data),
         )
+
+    def _calibration_options(self, data: Opened) -> CalibrationOptions | None:
+        """Noise that is known, and hyper-parameters that are not learned, are those of the user: "auto" trusts them."""
+        trusts = self.optimizer is None or data.rows.least_noise_var is not None
+        if self.calibration is None or (trusts and self.calibration == AUTO):
+            return None
+        return replace(self.fit_options.calibration, kind=self.calibration)
 
     def _question(self, data: Opened, problem: Problem, seed: int) -> Question:
         noise_kernel = starting_noise_kernel("se", data.scaling, data.block, np.random.default_rng(0))
@@ -372,7 +387,8 @@ class SparseGPRegressor(Estimator):
                     "time.",
                     stacklevel=2,
                 )
-        return Fitted(progress.model, data.scaling, {**info, "seconds": budget.used}, n_samples, data.columns)
+        fitted = Fitted(progress.model, data.scaling, {**info, "seconds": budget.used}, n_samples, data.columns)
+        return replace(fitted, calibration=progress.calibration)
 
     def _stopped(self, data: Opened, choice: Choice, budget: Budget) -> tuple[Fitted, Progress]:
         """Stopped during the trials, the model is the best of theirs."""
@@ -560,6 +576,7 @@ class SparseGPRegressor(Estimator):
         """The approximation, that of a fit without trials for "auto", after a check of every parameter."""
         checks.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
         checks.require_choice("dtype", self.dtype, tuple(DTYPES))
+        checks.require_choice("calibration", self.calibration, CALIBRATIONS)
         if not is_auto(self.n_inducing):
             checks.positive_count("n_inducing", self.n_inducing)
         if isinstance(self.kernel, str) and not is_auto(self.kernel):

@@ -338,6 +338,30 @@ class Committee:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LocalScale:
+    """A local scale, c = exp(strength t(s)) between 1/most and most, with a sum t of T trees of L levels."""
+
+    base: float = entry("what the leaves are added to")
+    columns: Array = entry("column of s that a level looks at, counted from 0", shape="T, L", kinds=INTEGERS)
+    thresholds: Array = entry("what the column is compared with", shape="T, L")
+    leaves: Array = entry("value of each leaf", shape="T, 2^L")
+    strength: float = entry("factor of log c")
+    most: float = entry("largest c")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """y = m + d c r, r a mixture of Gaussians: instead of the Gaussian with mean m and standard deviation d."""
+
+    weights: Array = entry("of the parts of r; they add up to 1", shape="P")
+    locations: Array = entry("means of the parts", shape="P")
+    widths: Array = entry("standard deviations of the parts", shape="P")
+    scale: LocalScale | None = optional("c; 1 if missing")
+    rows: int = entry("how many rows left out it was learned from")
+    gain: float = entry("what the log density of a row gained, on rows left out; for people")
+
+
+@dataclass(frozen=True, kw_only=True)
 class LearningStage:
     """A record of learning; for people."""
 
@@ -382,6 +406,7 @@ class Model:
     noise: NoiseProcess | None = optional("of learned_noise")
     noise_inference: NoiseInference | None = optional("of learned_noise")
     committee: Committee | None = optional("of committee")
+    calibration: Calibration | None = optional("scale and shape of forecasts of y")
     statistics: Statistics | None = optional("for updates; missing where these cannot be")
     window_rows: Rows | None = optional("rows that a sliding window will forget")
     stream: Stream | None = optional("of a model that was updated, or can learn that it should not be")
@@ -413,6 +438,8 @@ RECORDS: tuple[type[Any], ...] = (
     NearestExperts,
     Membership,
     Member,
+    Calibration,
+    LocalScale,
     Statistics,
     Stream,
     Innovations,

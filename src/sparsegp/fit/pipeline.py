@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsegp import linalg
+from sparsegp.calibration.calibration import Calibration
 from sparsegp.core import inducing
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import BlockSource, MemoryRows, Rows
@@ -63,6 +64,7 @@ class Progress:
     is_exact: bool = field(default=False, repr=False)
     model: Any = field(default=None, repr=False, compare=False)
     info: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    calibration: Calibration | None = field(default=None, repr=False, compare=False)
 
 
 def fit(

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sparsegp.calibration.shape_learning import ShapeOptions
+from sparsegp.calibration.trees import TreeOptions
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.core.approximations import Approximation
 from sparsegp.infer.anytime import Reading
@@ -15,6 +17,8 @@ from sparsegp.learn.trace import LearningResult, StepCallback
 from sparsegp.parallel import Executor, Threads
 
 INTERRUPTED = "interrupted"
+AUTO, SHAPE, SCALE = "auto", "shape", "scale"
+CALIBRATIONS = (AUTO, SHAPE, SCALE, None)
 
 
 @dataclass(frozen=True)
@@ -97,11 +101,34 @@ class StepOptions:
 
 
 @dataclass(frozen=True)
+class CalibrationOptions:
+    """What is learned ("auto", "shape" or "scale"), and from how many rows.
+
+    At least `fewest_to_hold_out` rows are needed to hold `held_out_fraction` of them out. log(|z| + `offset`) is what
+    the local scale is learned from, of at most `scale_rows` rows left out of the fit in closed form. One of the
+    `strengths` of the local scale is chosen on the rows held out. `budget_fraction` of a time budget is for all of it.
+    """
+
+    kind: str = AUTO
+    fewest_to_hold_out: int = 1_500
+    held_out_fraction: float = 0.15
+    most_held_out: int = 20_000
+    fewest_for_scale: int = 1_000
+    scale_rows: int = 30_000
+    offset: float = 0.05
+    strengths: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5)
+    farthest: float = 50.0
+    budget_fraction: float = 0.25
+    trees: TreeOptions = field(default_factory=TreeOptions)
+    shape: ShapeOptions = field(default_factory=ShapeOptions)
+
+
+@dataclass(frozen=True)
 class Problem:
     """What is to be fitted. `n_blocks` None: about `n_inducing` rows a block; `labels`: the user's own blocks.
 
     `noise`: learn how the noise varies. `committee`: many experts instead of one model. `window`: the model will forget
-    all but the last rows. `checkpoint` keeps how far learning has come.
+    all but the last rows. `checkpoint` keeps how far learning has come. `calibration`: from rows left out.
     """
 
     approx: Approximation
@@ -120,6 +147,7 @@ class Problem:
     steps: StepOptions = field(default_factory=StepOptions)
     on_step: StepCallback | None = None
     checkpoint: StageKeeper | None = None
+    calibration: CalibrationOptions | None = None
 
     @property
     def starts_locally(self) -> bool:

@@ -1,14 +1,16 @@
 """A saved model as a few arrays: mean, standard deviation and intervals at new rows."""
 
+import math
 import os
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
+from sparsegp.calibration.scale import LocalScale
+from sparsegp.calibration.shape import Shape
 from sparsegp.errors import InputError, ModelFileError
-from sparsegp.files import model_file
+from sparsegp.files import calibration_parts, model_file
 from sparsegp.files.schema import INDUCING, SPARSE, Kernel, Model, Scaling
 from sparsegp.serving import covariance
 from sparsegp.serving.covariance import Array
@@ -56,6 +58,12 @@ def _tried_out(found: "Predictor") -> "Predictor":
     return found
 
 
+def _restored_scale(model: Model) -> LocalScale | None:
+    if model.calibration is None or model.calibration.scale is None:
+        return None
+    return calibration_parts.restored_scale(model.calibration.scale, model.columns.count)
+
+
 def _solved(A: Array, b: Array) -> Array:
     return np.linalg.solve(A, b).astype(np.float64, copy=False)
 
@@ -74,6 +82,7 @@ class Predictor:
     """What a saved model says of new rows.
 
     With w = L^-1 k(Z, x) the mean is w^T m and the variance k(x, x) - |w|^2 + |B^-1 w|^2, of SoR the last term alone.
+    y = mean + std c r, with a local scale c and a shape of r: 1 and the standard normal where there is no calibration.
     """
 
     n_features_in_: int
@@ -88,13 +97,15 @@ class Predictor:
     _spread: Array = field(repr=False)
     _weights: Array = field(repr=False)
     _deterministic: bool = field(repr=False)
+    _shape: Shape = field(repr=False)
+    _scale: LocalScale | None = field(repr=False)
 
     @classmethod
     def _of(cls, model: Model) -> "Predictor":
         posterior = model.posterior
         if posterior is None or posterior.inducing is None:
             raise ValueError("the model lacks its inducing values")
-        values = posterior.inducing
+        values, found = posterior.inducing, model.calibration
         size = len(values.inputs)
         whiten = _solved(_lower(values.prior_cholesky, size), np.eye(size))
         return cls(
@@ -110,27 +121,89 @@ class Predictor:
             _spread=_solved(_lower(values.precision_cholesky, size), whiten),
             _weights=whiten.T @ values.mean,
             _deterministic=posterior.approximation.new_rows == "deterministic",
+            _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
+            _scale=_restored_scale(model),
         )
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
         """Mean of y at the rows of X, with its standard deviation on request; `latent`: of the noise-free function."""
         rows = self._checked(X)
-        mean, var = np.empty(len(rows)), np.empty(len(rows))
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            chunk = slice(start, start + ROWS_AT_ONCE)
-            mean[chunk], var[chunk] = self._moments(rows[chunk])
-        mean = mean * self._scaling.target_scale + self._scaling.target_mean
+        mean, var = self._both(rows)
         if not return_std:
             return mean
-        return mean, np.sqrt(var * self._scaling.target_scale**2 + (0.0 if latent else self.noise_var_))
+        if latent:
+            return mean, np.sqrt(var)
+        return mean, math.sqrt(self._shape.var) * self._units(rows, mean, var)
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds y with probability `coverage`."""
         if not 0.0 < coverage < 1.0:
             raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
-        mean, std = self.predict(X, return_std=True)
-        half = NormalDist().inv_cdf(0.5 + 0.5 * coverage) * std
-        return mean - half, mean + half
+        ends = self.predict_quantiles(X, [0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
+        return ends[:, 0], ends[:, 1]
+
+    def predict_quantiles(self, X: Any, q: Any) -> Array:
+        """Quantiles of y: one column for each level in q."""
+        levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
+        if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
+            raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
+        mean, unit = self._location_and_unit(X)
+        quantiles: Array = mean[:, None] + unit[:, None] * self._shape.quantiles(levels)
+        return quantiles
+
+    def log_density(self, X: Any, y: Any) -> Array:
+        """Log density of each target; minus its mean is the NLPD."""
+        residual, unit = self._residuals(X, y)
+        return self._shape.log_density(residual) - np.log(unit)
+
+    def cdf(self, X: Any, y: Any) -> Array:
+        """The probability that a target is not above each of these."""
+        return self._shape.cdf(self._residuals(X, y)[0])
+
+    def crps(self, X: Any, y: Any) -> Array:
+        """Continuous ranked probability score of each target, in units of y: the smaller, the better."""
+        residual, unit = self._residuals(X, y)
+        return unit * self._shape.crps(residual)
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
+        """Draws of y [rows, n_samples], independent from row to row."""
+        mean, unit = self._location_and_unit(X)
+        draws = self._shape.sample((len(mean), n_samples), np.random.default_rng(random_state))
+        sample: Array = mean[:, None] + unit[:, None] * draws
+        return sample
+
+    def _residuals(self, X: Any, y: Any) -> tuple[Array, Array]:
+        """(y - mean)/unit and the unit of each row."""
+        mean, unit = self._location_and_unit(X)
+        target = np.asarray(y, dtype=np.float64).ravel()
+        if target.shape != mean.shape:
+            raise InputError(f"y must have one target for each of the {len(mean)} rows; got {len(target)}.")
+        return (target - mean) / unit, unit
+
+    def _location_and_unit(self, X: Any) -> tuple[Array, Array]:
+        rows = self._checked(X)
+        mean, var = self._both(rows)
+        return mean, self._units(rows, mean, var)
+
+    def _both(self, rows: Array) -> tuple[Array, Array]:
+        """Mean and variance of f, in units of y."""
+        mean, var = np.empty(len(rows)), np.empty(len(rows))
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            chunk = slice(start, start + ROWS_AT_ONCE)
+            mean[chunk], var[chunk] = self._moments(rows[chunk])
+        scale = self._scaling.target_scale
+        return mean * scale + self._scaling.target_mean, var * scale**2
+
+    def _units(self, rows: Array, mean: Array, var: Array) -> Array:
+        """What r is multiplied by: the standard deviation that the posterior gives, times c."""
+        std: Array = np.sqrt(var + self.noise_var_)
+        if self._scale is None:
+            return std
+        scaling = self._scaling
+        inputs = (rows - scaling.input_mean) / scaling.input_scale
+        scaled = (mean - scaling.target_mean) / scaling.target_scale
+        unit: Array = std * self._scale.at(inputs, scaled, std / scaling.target_scale)
+        return unit
 
     def _moments(self, X: Array) -> tuple[Array, Array]:
         rows = (X - self._scaling.input_mean) / self._scaling.input_scale

@@ -1,0 +1,142 @@
+"""A forecast is location, scale and shape. The model gives location and scale; residuals of rows that it had not seen
+correct the scale, place by place, and give the shape."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from sparsegp.calibration.scale import LocalScale
+from sparsegp.calibration.shape import Shape
+from sparsegp.core.predictive import (
+    Array,
+    Generator,
+    Joint,
+    Predictive,
+    checked_coverage,
+    checked_levels,
+    checked_targets,
+)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """y = mean(x) + std(x) c(x) r with r ~ shape; without `scale`, c = 1.
+
+    `n_rows` residuals were learned from. `gain` is what the log density of a row gained, on rows left out.
+    """
+
+    shape: Shape
+    scale: LocalScale | None = None
+    n_rows: int = 0
+    gain: float = 0.0
+
+    def applied(self, forecast: Predictive, X: Tensor, target_mean: float, target_scale: float) -> "Calibrated":
+        """The calibrated forecast at rows X, which are in the scaling of the model."""
+        if self.scale is None:
+            return Calibrated(forecast, np.ones_like(forecast.mean), self.shape)
+        mean, std = (forecast.mean - target_mean) / target_scale, forecast.std / target_scale
+        return Calibrated(forecast, self.scale.at(X.double().cpu().numpy(), mean, std), self.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """y = mean + std c r at each row, with r ~ shape: a Gaussian mixture a row, all of one shape.
+
+    What is epistemic stays what the model says of f, as long as that is not more than all there is.
+    """
+
+    base: Predictive
+    scale: Array
+    shape: Shape
+
+    @property
+    def mean(self) -> Array:
+        return self.base.mean
+
+    @property
+    def unit(self) -> Array:
+        """What r is multiplied by."""
+        unit: Array = self.base.std * self.scale
+        return unit
+
+    @property
+    def var(self) -> Array:
+        var: Array = self.unit**2 * self.shape.var
+        return var
+
+    @property
+    def std(self) -> Array:
+        return np.sqrt(self.var)
+
+    @property
+    def f_std(self) -> Array:
+        return np.minimum(self.base.f_std, self.std)
+
+    @property
+    def noise_var(self) -> Array:
+        return self.var - self.f_std**2
+
+    @property
+    def noise_std(self) -> Array:
+        return np.sqrt(self.noise_var)
+
+    @property
+    def latent(self) -> Predictive:
+        return self.base.latent
+
+    def interval(self, coverage: float) -> tuple[Array, Array]:
+        ends = self.quantiles(checked_coverage(coverage))
+        return ends[:, 0], ends[:, 1]
+
+    def quantiles(self, q: ArrayLike) -> Array:
+        quantiles: Array = self.mean[:, None] + self.unit[:, None] * self.shape.quantiles(checked_levels(q))
+        return quantiles
+
+    def log_density(self, y: ArrayLike) -> Array:
+        return self.shape.log_density(self._residuals(y)) - np.log(self.unit)
+
+    def cdf(self, y: ArrayLike) -> Array:
+        return self.shape.cdf(self._residuals(y))
+
+    def crps(self, y: ArrayLike) -> Array:
+        return self.unit * self.shape.crps(self._residuals(y))
+
+    def sample(self, n: int, rng: Generator) -> Array:
+        draws: Array = self.mean[:, None] + self.unit[:, None] * self.shape.sample((len(self.mean), n), rng)
+        return draws
+
+    def noise_sample(self, shape: tuple[int, int], rng: Generator) -> Array:
+        noise: Array = self.noise_std[:, None] * rng.standard_normal(shape)
+        return noise
+
+    def _residuals(self, y: ArrayLike) -> Array:
+        residuals: Array = (checked_targets(y, self.mean) - self.mean) / self.unit
+        return residuals
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedJoint(Joint):
+    """All rows together: each has its calibrated forecast, and they go together as the model says."""
+
+    rows: Calibrated
+
+    @property
+    def latent(self) -> Joint:
+        return Joint(self.rows.latent, self.f_cov)
+
+    @property
+    def cov(self) -> Array:
+        """Covariance of y at all rows; its diagonal is that of the calibrated forecasts."""
+        shrunk = self.rows.f_std / self.rows.base.f_std
+        cov: Array = shrunk[:, None] * self.f_cov * shrunk
+        cov[np.diag_indices_from(cov)] = self.rows.var
+        return cov
+
+    def sample(self, n: int, rng: Generator) -> Array:
+        """Draws of y at all rows together [rows, n]: a Gaussian copula."""
+        base = self.rows.base
+        draws = (Joint(base, self.f_cov).sample(n, rng) - self.mean[:, None]) / base.std[:, None]
+        sample: Array = self.mean[:, None] + self.rows.unit[:, None] * self.rows.shape.from_normal(draws)
+        return sample

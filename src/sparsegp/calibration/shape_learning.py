@@ -1,0 +1,198 @@
+"""How the shape of forecasts is learned: standardised residuals, and as many parts of a mixture as they call for."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparsegp.calibration.shape import Array, Shape, normal_cdf
+
+SCORES = np.linspace(-9.0, 0.0, 2001)
+LOG_TAILS = np.log(normal_cdf(SCORES))
+
+
+@dataclass(frozen=True)
+class Start:
+    """A mixture to start from and how it is kept from following single rows.
+
+    Weights, locations and widths are shrunk as if by a few more residuals, and no part is narrower than `least_width`.
+    A standard normal residual has the size 1. The mixture is chosen over the one before where its left-out density is
+    better by `errors_better` standard errors.
+    """
+
+    locations: tuple[float, ...]
+    widths: tuple[float, ...]
+    fewest: int
+    errors_better: float
+    pseudo_weight: float
+    pseudo_width: float
+    least_width: float
+    pseudo_location: float = 5.0
+
+    def shape(self, unit: float) -> Shape:
+        n = len(self.widths)
+        return Shape(np.full(n, 1.0 / n), unit * np.array(self.locations), unit * np.array(self.widths))
+
+
+@dataclass(frozen=True)
+class ShapeOptions:
+    """Which mixtures are tried, from few parameters to many, and which coverages must hold, within `errors_short`
+    standard errors. The size of few residuals is known as if by `pseudo_unit` more of size 1.
+
+    Residuals that are nearly equal, by `cell` of asinh(r/`cell_centre`), are counted together.
+    """
+
+    starts: tuple[Start, ...] = (
+        Start((0.0, 0.0), (0.6, 1.8), 30, 0.0, pseudo_weight=1.0, pseudo_width=8.0, least_width=0.1),
+        Start(
+            (0.0, 0.0, 0.0, 0.0, 0.8, -0.8, 2.5, -2.5),
+            (0.15, 0.4, 1.0, 3.0, 0.7, 0.7, 1.2, 1.2),
+            200,
+            1.0,
+            pseudo_weight=0.5,
+            pseudo_width=2.0,
+            least_width=0.03,
+        ),
+    )
+    pseudo_unit: float = 20.0
+    n_folds: int = 5
+    iterations: int = 300
+    tolerance: float = 1e-6
+    coverages: tuple[float, ...] = (0.8, 0.95)
+    errors_short: float = 1.5
+    most_widening: float = 3.0
+    cell: float = 0.02
+    cell_centre: float = 0.1
+
+
+@dataclass(frozen=True)
+class LearnedShape:
+    """A shape, its mean log density of residuals it was not learned from, what that gains over the standard normal, and
+    by how much it was widened."""
+
+    shape: Shape
+    log_density: float
+    gain: float
+    widened: float
+
+
+def learned(
+    r: Array, rng: np.random.Generator, weight: Array | None = None, options: ShapeOptions | None = None
+) -> LearnedShape:
+    """The simplest of the mixtures whose density of left-out residuals is not clearly beaten.
+
+    Coverage is looked at on residuals that the shape was not learned from. Where it fails, the shape is widened.
+    """
+    options = options or ShapeOptions()
+    if not len(r):
+        return LearnedShape(Shape.gaussian(), 0.0, 0.0, 1.0)
+    cells, unit = _Cells.of(r, weight, rng, options), _unit(r, options)
+    plain = cells.left_out([Shape.gaussian()] * len(cells.folds))
+    best, judged = Shape.gaussian(), plain
+    for start in options.starts:
+        if len(r) < start.fewest:
+            break
+        found = cells.left_out([_likeliest(cells.values, rest, start, unit, options) for rest in cells.rests])
+        gain, error = cells.gain(found, judged)
+        if gain > start.errors_better * error:
+            judged, best = found, _likeliest(cells.values, cells.count, start, unit, options)
+    widened = _widening(judged, cells, options)
+    return LearnedShape(best.stretched(widened), cells.mean(judged.density), cells.gain(judged, plain)[0], widened)
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """Log density and normal score (how far out a residual is) at every cell, fold by fold: arrays [folds, cells]."""
+
+    density: Array
+    score: Array
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Residuals in cells: `folds` counts those of each random fold in each cell, an array [folds, cells]."""
+
+    values: Array
+    folds: Array
+
+    @classmethod
+    def of(cls, r: Array, weight: Array | None, rng: np.random.Generator, options: ShapeOptions) -> "_Cells":
+        cell = np.floor(np.arcsinh(r / options.cell_centre) / options.cell)
+        _, index = np.unique(cell, return_inverse=True)
+        count = np.bincount(index)
+        fold = rng.permutation(len(r)) % min(options.n_folds, len(r))
+        folds = np.zeros((int(fold.max()) + 1, len(count)))
+        np.add.at(folds, (fold, index), 1.0 if weight is None else weight)
+        return cls(np.bincount(index, weights=r) / count, folds)
+
+    @property
+    def count(self) -> Array:
+        total: Array = self.folds.sum(axis=0)
+        return total
+
+    @property
+    def rests(self) -> Iterator[Array]:
+        """What is left without each fold."""
+        yield from self.count - self.folds
+
+    def left_out(self, shapes: list[Shape]) -> _LeftOut:
+        density = np.stack([shape.log_density(self.values) for shape in shapes])
+        return _LeftOut(density, np.stack([_scores(shape, self.values) for shape in shapes]))
+
+    def mean(self, values: Array) -> float:
+        return float((self.folds * values).sum() / self.folds.sum())
+
+    def gain(self, found: _LeftOut, other: _LeftOut) -> tuple[float, float]:
+        """By how much the mean density is better, and the standard error of that."""
+        gain, n = found.density - other.density, self.folds.sum()
+        mean = self.mean(gain)
+        return mean, math.sqrt(self.mean((gain - mean) ** 2) / max(n - 1.0, 1.0))
+
+
+def _unit(r: Array, options: ShapeOptions) -> float:
+    """The size of residuals, whatever their tails: that of a Gaussian with the same median size, near 1 for few."""
+    size, pseudo = float(np.median(np.abs(r))) / 0.6745 or 1.0, options.pseudo_unit
+    return math.sqrt((len(r) * size**2 + pseudo) / (len(r) + pseudo))
+
+
+def _likeliest(r: Array, count: Array, start: Start, unit: float, options: ShapeOptions) -> Shape:
+    """The mixture with the largest penalised likelihood near the start, by expectation and maximisation."""
+    n, first, pseudo = float(count.sum()), start.shape(unit), start.pseudo_width
+    shape, before = first, -math.inf
+    for _ in range(options.iterations):
+        part = count[:, None] * shape.responsibilities(r)
+        held = part.sum(axis=0)
+        weight = (held + start.pseudo_weight) / (n + start.pseudo_weight * len(held))
+        location = part.T @ r / (held + start.pseudo_location) if any(start.locations) else first.location
+        spread = (part * (r[:, None] - location) ** 2).sum(axis=0)
+        var = (spread + pseudo * first.width**2) / (held + pseudo)
+        shape = Shape(weight, location, np.sqrt(np.maximum(var, (start.least_width * unit) ** 2)))
+        now = float(count @ shape.log_density(r)) / max(n, 1.0)
+        if now - before < options.tolerance:
+            break
+        before = now
+    return shape.centred()
+
+
+def _scores(shape: Shape, r: Array) -> Array:
+    """The size of the standard normal value that is as far out as each residual."""
+    tail = np.minimum(shape.cdf(r), shape.mirrored().cdf(-r))
+    with np.errstate(divide="ignore"):
+        score: Array = -np.interp(np.log(tail), LOG_TAILS, SCORES)
+    return score
+
+
+def _widening(judged: _LeftOut, cells: _Cells, options: ShapeOptions) -> float:
+    """The factor by which central intervals must grow to hold as many residuals as they should, within chance."""
+    order = judged.score.ravel().argsort()
+    score, below = judged.score.ravel()[order], cells.folds.ravel()[order].cumsum()
+    n, factor = float(below[-1]), 1.0
+    for coverage in options.coverages:
+        wanted = -float(np.interp(math.log(0.5 - 0.5 * coverage), LOG_TAILS, SCORES))
+        held = cells.mean((judged.score <= wanted).astype(np.float64))
+        if held < coverage - options.errors_short * math.sqrt(coverage * (1.0 - coverage) / n):
+            enough = int(np.searchsorted(below, min(n, math.ceil((n + 1.0) * coverage))))
+            factor = max(factor, float(score[enough]) / wanted)
+    # few residuals tell little about a tail
+    return 1.0 + (min(factor, options.most_widening) - 1.0) * n / (n + options.pseudo_unit)

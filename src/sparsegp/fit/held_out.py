@@ -1,0 +1,232 @@
+"""Calibrated fits: residuals of rows that the model has not seen give scale and shape of its forecasts.
+
+Where rows are many, some are held out: the model is fitted to the others, calibrated on these, and then takes them in,
+exactly. Where they are few, every row is left out in turn, in closed form.
+"""
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsegp.calibration import shape_learning, trees
+from sparsegp.calibration.calibration import Calibration
+from sparsegp.calibration.scale import LocalScale, surroundings
+from sparsegp.calibration.shape_learning import LearnedShape
+from sparsegp.core.approximations import Family
+from sparsegp.core.block import Block, MemoryRows, Rows
+from sparsegp.core.local import LocalPosterior
+from sparsegp.core.predictive import Array
+from sparsegp.errors import SparseGPError
+from sparsegp.fit import pipeline
+from sparsegp.fit.blocking import arranged
+from sparsegp.fit.budget import Budget
+from sparsegp.fit.kept import KeptRows
+from sparsegp.fit.model import Found, Model
+from sparsegp.fit.pipeline import Progress
+from sparsegp.fit.problem import SCALE, SHAPE, CalibrationOptions, Problem
+from sparsegp.fit.scaling import Scaling
+from sparsegp.infer import batch
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Rows that a model has not seen, and what it says of them: mean and std of y, in the scaling of the model."""
+
+    X: Tensor
+    y: Array
+    mean: Array
+    std: Array
+    weight: Array | None = None
+
+    @classmethod
+    def of(cls, model: Any, block: Block) -> "Residuals":
+        """Of rows held out."""
+        forecast = model.forecast(block.X, None, Scaling.identity(block.X.shape[1]))
+        weight = None if block.weight is None else block.weight.double().cpu().numpy()
+        return cls(block.X, block.y.double().cpu().numpy(), forecast.mean, forecast.std, weight)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def surroundings(self) -> Array:
+        return surroundings(self.X.double().cpu().numpy(), self.mean, self.std)
+
+    def standardized(self, farthest: float) -> Array:
+        z: Array = np.clip((self.y - self.mean) / self.std, -farthest, farthest)
+        return z
+
+
+def steps(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
+    """The steps of the pipeline; where the problem asks for it, the last model comes with a calibration."""
+    if problem.calibration is None:
+        return pipeline.steps(problem, rows, budget)
+    if _can_hold_out(problem, rows):
+        assert isinstance(rows, MemoryRows)
+        return _holding_out(problem, problem.calibration, rows, budget)
+    return _leaving_out(problem, problem.calibration, rows, budget)
+
+
+def _can_hold_out(problem: Problem, rows: Rows) -> bool:
+    """Rows in memory, enough of them, in no order that counts, for a model that takes in rows as if it had had them."""
+    options, approx = problem.calibration, problem.approx
+    if options is None or not isinstance(rows, MemoryRows) or len(rows) < options.fewest_to_hold_out:
+        return False
+    takes_rows = approx.family is Family.INDUCING and (approx.is_local or not approx.by_block)
+    return takes_rows and problem.window is None and problem.labels is None and problem.committee is None
+
+
+def _holding_out(
+    problem: Problem, options: CalibrationOptions, rows: MemoryRows, budget: Budget
+) -> Generator[Progress]:
+    rng = problem.rng.spawn(1)[0]
+    train, held_out = divided(rows, options, rng)
+    within = budget.sub(1.0 - options.budget_fraction) if budget.limited else budget
+    last: Progress | None = None
+    for last in pipeline.steps(replace(problem, calibration=None), train, within):
+        yield _of_all(replace(last, reason=None), len(train), rows)
+    assert last is not None
+    seen = Residuals.of(last.model, held_out.all)
+    scale = None
+    if options.kind != SHAPE and len(seen) >= options.fewest_for_scale // 5:
+        scale = _local_scale(last.model, train, options, rng)
+    calibration, report = chosen(seen, scale, options, rng)
+    model, exact = last.model, False
+    if last.is_exact and within.pass_seconds(len(rows)) < max(budget.remaining, 0.0):
+        model, exact = _filled(last.model, rows), True
+    info = {**last.info, "calibration": {"held_out": len(seen), **report}}
+    done = replace(last, model=model, info=info, calibration=calibration, log_evidence=model.log_evidence)
+    yield replace(done, rows_seen=rows.total_weight, fraction=1.0) if exact else _of_all(done, len(train), rows)
+
+
+def _of_all(progress: Progress, n_train: int, rows: MemoryRows) -> Progress:
+    """What a model of the rows that were not held out has seen of all of them."""
+    return replace(progress, fraction=progress.fraction * n_train / len(rows), is_exact=False)
+
+
+def _leaving_out(problem: Problem, options: CalibrationOptions, rows: Rows, budget: Budget) -> Generator[Progress]:
+    """Every row left out in turn. Neighbours are each other's witnesses then, so the shape alone is learned."""
+    last: Progress | None = None
+    for last in pipeline.steps(replace(problem, calibration=None), rows, budget):
+        if last.reason is None:
+            yield last
+    assert last is not None
+    try:
+        seen = _left_out(last.model, problem, rows)
+    except SparseGPError as error:
+        yield replace(last, info={**last.info, "calibration": {"kind": None, "reason": str(error)}})
+        return
+    # hyper-parameters were learned from the rows that are left out
+    n_learned = sum(parameter.numel() for parameter in last.model.kernel.parameters()) + 1
+    looser = math.sqrt(1.0 + 2.0 * n_learned / len(seen))
+    calibration, report = chosen(replace(seen, std=seen.std / looser), None, options, problem.rng.spawn(1)[0])
+    info = {**last.info, "calibration": {"left_out": len(seen), **report}}
+    yield replace(last, info=info, calibration=calibration)
+
+
+def _left_out(model: Any, problem: Problem, rows: Rows) -> Residuals:
+    in_order = rows
+    if problem.labels is not None:
+        given = problem.wanted_blocks(len(rows)), problem.labels, problem.rng
+        in_order, _ = arranged(problem.approx, rows, model.kernel, *given)
+    left = model.left_out(in_order)
+    mean, y, std = left.mean.numpy(), left.y.numpy(), left.var.sqrt().numpy()
+    if not isinstance(in_order, MemoryRows):
+        return Residuals(torch.zeros(len(y), 0), y, mean, std)
+    weight = in_order.all.weight
+    return Residuals(in_order.all.X, y, mean, std, None if weight is None else weight.double().cpu().numpy())
+
+
+def divided(rows: MemoryRows, options: CalibrationOptions, rng: np.random.Generator) -> tuple[MemoryRows, MemoryRows]:
+    """Rows to fit and rows held out, each in their order. Rows with equal inputs stay together."""
+    wanted = min(options.most_held_out, round(options.held_out_fraction * len(rows)))
+    group = _groups(rows.all.X.double().cpu().numpy())
+    size = np.bincount(group)
+    order = rng.permutation(len(size))
+    # a group larger than what is wanted stays in the fit
+    fits = order[size[order] <= wanted]
+    chosen_groups = fits[: int(np.searchsorted(size[fits].cumsum(), wanted, side="right"))]
+    held = np.isin(group, chosen_groups)
+    if held.sum() < wanted // 2:
+        held[:] = False
+        held[rng.choice(len(rows), wanted, replace=False)] = True
+    return rows.subset(torch.from_numpy(np.flatnonzero(~held))), rows.subset(torch.from_numpy(np.flatnonzero(held)))
+
+
+def _groups(X: Array) -> Any:
+    """A number for each row, the same for rows with equal inputs."""
+    key, rng = np.zeros(len(X)), np.random.default_rng(0)
+    for k in range(X.shape[1]):
+        key += rng.uniform(1.0, 2.0) * X[:, k]
+    return np.unique(key, return_inverse=True)[1]
+
+
+def chosen(
+    seen: Residuals, scale: LocalScale | None, options: CalibrationOptions, rng: np.random.Generator
+) -> tuple[Calibration, dict[str, Any]]:
+    """Shape, and strength of the local scale, by the density of rows that neither was learned from."""
+    z, seed = seen.standardized(options.farthest), int(rng.integers(2**31))
+    plain = _learned_shape(z, seen, options, seed)
+    best, strength, gain = plain, 0.0, plain.gain
+    level = None if scale is None else scale.trees(seen.surroundings)
+    for tried in options.strengths if scale is not None else ():
+        assert scale is not None
+        assert level is not None
+        log_c = scale.with_strength(tried).log_scale(level)
+        found = _learned_shape(z / np.exp(log_c), seen, options, seed)
+        shift = float(np.average(log_c, weights=seen.weight))
+        density = found.log_density - shift - plain.log_density
+        # a narrower density must be worth the risk of its many parameters
+        if density + plain.gain > gain or (options.kind == SCALE and strength == 0.0):
+            best, strength, gain = found, tried, density + plain.gain
+    used = None if scale is None or strength == 0.0 else scale.with_strength(strength)
+    report = {
+        "kind": SHAPE if used is None else SCALE,
+        "parts": len(best.shape.weight),
+        "strength": strength,
+        "widened": best.widened,
+        "gain": gain,
+    }
+    return Calibration(best.shape, used, len(seen), gain), report
+
+
+def _learned_shape(r: Array, seen: Residuals, options: CalibrationOptions, seed: int) -> LearnedShape:
+    """All strengths are judged on the same folds."""
+    return shape_learning.learned(r, np.random.default_rng(seed), seen.weight, options.shape)
+
+
+def _local_scale(
+    model: Any, train: MemoryRows, options: CalibrationOptions, rng: np.random.Generator
+) -> LocalScale | None:
+    """From rows of the fit left out in closed form; neighbours that know of each other show on the rows held out."""
+    try:
+        left = model.left_out(train)
+    except SparseGPError:
+        return None
+    index = np.sort(rng.choice(len(train), min(len(train), options.scale_rows), replace=False))
+    mean, std, y = (values.numpy()[index] for values in (left.mean, left.var.sqrt(), left.y))
+    near = Residuals(train.all.X[torch.from_numpy(index)], y, mean, std)
+    size = np.log(np.abs(near.standardized(options.farthest)) + options.offset)
+    found = trees.grown(near.surroundings, size - size.mean(), rng, options.trees)
+    return LocalScale(found) if len(found.columns) else None
+
+
+def _filled(model: Model, rows: MemoryRows) -> Model:
+    """The model of these rows, with the same hyper-parameters, inducing inputs and blocks."""
+    assert model.state is not None
+    in_order, blocking = rows, model.blocking
+    if model.approx.by_block:
+        assert blocking is not None
+        in_order = rows.in_blocks(blocking.nearest, blocking.n_blocks)
+    state, posterior, found = batch.infer(model.state.prior, in_order)
+    kept = None
+    if isinstance(posterior, LocalPosterior):
+        kept = KeptRows.of(in_order)
+        posterior = replace(posterior, rows=kept)
+    n = len(rows)
+    return replace(model, state=state, found=Found(posterior, found.log_evidence), kept=kept, n_arrived=n, n_rows=n)

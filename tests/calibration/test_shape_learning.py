@@ -1,0 +1,109 @@
+"""What is learned from residuals: their distribution where it shows, the Gaussian where it does not."""
+
+import numpy as np
+import pytest
+
+from sparsegp.calibration.shape import Shape
+from sparsegp.calibration.shape_learning import ShapeOptions, learned
+
+STANDARD = Shape.gaussian()
+DRAWS = {
+    "normal": lambda rng, n: rng.standard_normal(n),
+    "too sure": lambda rng, n: 1.5 * rng.standard_normal(n),
+    "long tails": lambda rng, n: rng.standard_t(3, n) / np.sqrt(3.0),
+    "skewed": lambda rng, n: rng.gamma(2.0, 1.0, n) / np.sqrt(2.0) - np.sqrt(2.0),
+    "two heaps": lambda rng, n: np.where(rng.random(n) < 0.5, -1.0, 1.0) + 0.2 * rng.standard_normal(n),
+    "uniform": lambda rng, n: rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), n),
+}
+
+
+def coverage(shape, r, level):
+    low, high = shape.quantiles(np.array([0.5 - 0.5 * level, 0.5 + 0.5 * level]))
+    return float(((r > low) & (r < high)).mean())
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_many_residuals_give_their_own_distribution(name):
+    rng = np.random.default_rng(0)
+    found = learned(DRAWS[name](rng, 5_000), rng)
+    new = DRAWS[name](rng, 20_000)
+    for level in (0.5, 0.8, 0.95, 0.99):
+        # the error of 5,000 residuals and of 20,000 more, four times
+        error = 4.0 * np.sqrt(level * (1.0 - level) * (1 / 5_000 + 1 / 20_000))
+        held = coverage(found.shape, new, level)
+        assert held > level - error - 0.01
+        # no mixture of these parts ends as suddenly as the uniform distribution
+        assert name == "uniform" or held < level + error + 0.01
+    gain = (found.shape.log_density(new) - STANDARD.log_density(new)).mean()
+    assert gain > -0.005
+    assert found.gain == pytest.approx(gain, abs=0.05)
+
+
+def test_shapes_that_are_not_gaussian_gain():
+    rng = np.random.default_rng(1)
+    for name, least in (("too sure", 0.15), ("long tails", 0.1), ("skewed", 0.1), ("two heaps", 0.5)):
+        found = learned(DRAWS[name](rng, 3_000), rng)
+        new = DRAWS[name](rng, 20_000)
+        assert (found.shape.log_density(new) - STANDARD.log_density(new)).mean() > least, name
+
+
+def test_normal_residuals_stay_normal():
+    rng = np.random.default_rng(2)
+    found = [learned(rng.standard_normal(400), rng).shape for _ in range(20)]
+    assert sum(len(shape.weight) > 2 for shape in found) <= 5
+    assert np.mean([shape.var for shape in found]) == pytest.approx(1.0, abs=0.05)
+    new = rng.standard_normal(20_000)
+    assert np.mean([(shape.log_density(new) - STANDARD.log_density(new)).mean() for shape in found]) > -0.01
+
+
+def test_few_residuals_do_not_cost_more_than_a_little():
+    """On average over many small sets: never worse than the Gaussian by more than 0.02, and honest."""
+    rng = np.random.default_rng(3)
+    for n in (20, 30, 50, 100, 200):
+        for name in DRAWS:
+            gains, held = [], []
+            for _ in range(40):
+                shape = learned(DRAWS[name](rng, n), rng).shape
+                new = DRAWS[name](rng, 400)
+                gains.append((shape.log_density(new) - STANDARD.log_density(new)).mean())
+                held.append(coverage(shape, new, 0.95))
+            assert np.mean(gains) > -0.02, (n, name, np.mean(gains))
+            if name != "too sure" or n >= 100:
+                assert np.mean(held) > 0.92, (n, name, np.mean(held))
+
+
+def test_weights_count_residuals_again():
+    rng = np.random.default_rng(4)
+    r = rng.standard_t(3, 300)
+    weight = rng.integers(1, 4, 300).astype(float)
+    options = ShapeOptions(starts=ShapeOptions().starts[:1], coverages=())
+    once = learned(r, np.random.default_rng(0), weight, options).shape
+    again = learned(np.repeat(r, weight.astype(int)), np.random.default_rng(0), None, options).shape
+    at = np.linspace(-4.0, 4.0, 41)
+    # the unit is that of the residuals without their weights
+    assert np.allclose(once.log_density(at), again.log_density(at), atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "residuals",
+    [np.zeros(300), np.zeros(0), np.ones(1), np.repeat([-1.0, 1.0], 200), np.append(np.zeros(500), 50.0)],
+    ids=["all zero", "none", "one", "two values", "an outlier"],
+)
+def test_odd_residuals_give_a_proper_distribution(residuals):
+    found = learned(residuals, np.random.default_rng(0))
+    shape = found.shape
+    assert np.isfinite([*shape.weight, *shape.location, *shape.width]).all()
+    assert (shape.width > 0).all()
+    assert shape.weight.sum() == pytest.approx(1.0)
+    assert np.isfinite(shape.log_density(np.array([-60.0, 0.0, 60.0]))).all()
+    assert 0.0 < shape.var < np.inf
+
+
+def test_intervals_that_held_too_few_are_widened():
+    """A shape that does not follow the residuals, here the standard normal, is stretched until it holds them."""
+    rng = np.random.default_rng(5)
+    r = DRAWS["uniform"](rng, 4_000) + np.where(rng.random(4_000) < 0.08, 4.0, 0.0)
+    narrow = ShapeOptions(starts=())
+    found = learned(r, rng, None, narrow)
+    assert found.widened > 1.0
+    assert coverage(found.shape, r, 0.95) >= 0.95
