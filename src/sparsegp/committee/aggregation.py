@@ -9,7 +9,7 @@ is. An expert never knows less than the base (s_i <= s_0, which is enforced agai
 positive, and one that says what the base says changes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -46,6 +46,10 @@ class Moments:
 
     mean: Tensor
     var: Tensor
+
+    @classmethod
+    def concat(cls, parts: Sequence["Moments"]) -> "Moments":
+        return cls(torch.cat([part.mean for part in parts]), torch.cat([part.var for part in parts]))
 
     def at(self, index: Tensor | slice) -> "Moments":
         return Moments(self.mean[index], self.var[index])

@@ -1,6 +1,6 @@
 """A committee at work: experts are asked where they may matter, and their answers aggregated function by function."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,17 +44,27 @@ class Committee:
 
     def moments(self, X: Tensor) -> tuple[Moments, ...]:
         """Aggregated mean and variance of each latent function at each row of X."""
-        parts = [self._chunk(rows) for rows in X.split(ROWS_AT_ONCE)]
-        return tuple(
-            Moments(torch.cat([m.mean for m in functions]), torch.cat([m.var for m in functions]))
-            for functions in zip(*parts, strict=True)
-        )
+        parts = [self._chunk(rows, self._bases(rows), {}) for rows in X.split(ROWS_AT_ONCE)]
+        return tuple(Moments.concat(functions) for functions in zip(*parts, strict=True))
 
-    def _chunk(self, X: Tensor) -> tuple[Moments, ...]:
-        bases = self._bases(X)
+    def moments_instead(self, X: Tensor, answers: Mapping[int, Moments], base: Moments | None = None) -> Moments:
+        """Moments of f at each row of X if these experts, and the base, had said this of them."""
+        parts = []
+        for start in range(0, len(X), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            bases = self._bases(X[rows]) if base is None else (base.at(rows),)
+            parts.append(self._chunk(X[rows], bases, {k: said.at(rows) for k, said in answers.items()})[0])
+        return Moments.concat(parts)
+
+    def _chunk(self, X: Tensor, bases: tuple[Moments, ...], answers: Mapping[int, Moments]) -> tuple[Moments, ...]:
         ask = partial(self._ask, X, bases, self._influence(X), self._near(X))
         threads = Threads(self.n_jobs)
-        said = threads.map(ask, threads.place(range(len(self.experts))))
+        others = [k for k in range(len(self.experts)) if k not in answers]
+        said = threads.map(ask, threads.place(others))
+        everywhere = torch.arange(len(X))
+        said = sorted(
+            [*said, *(_Said(k, everywhere, (own,)) for k, own in answers.items())], key=lambda one: one.expert
+        )
         return tuple(
             aggregate(self.rule, base, _answers(said, function), self.n_asked) for function, base in enumerate(bases)
         )

@@ -183,7 +183,8 @@ class CommitteeGPRegressor(Estimator):
                     *_, last = steps(problem, data.rows, budget)
             finally:
                 listener.close()
-        self.assign(Fitted(last.model, data.scaling, _report(last, budget), data.n_given, data.columns))
+        info = _report(last, budget)
+        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, given=given))
         return self
 
     def partial_fit(

@@ -22,11 +22,14 @@ from sparsegp.committee.experts import Expert, ExpertSpec, Process, Recipe, Trai
 from sparsegp.committee.learned_noise_experts import LearnedNoiseRecipe
 from sparsegp.committee.split import Nearest
 from sparsegp.core.approximations import Family
-from sparsegp.core.block import Block
+from sparsegp.core.block import Block, MemoryRows, Rows
+from sparsegp.core.left_out import LeftOut
 from sparsegp.core.partition import Partition
 from sparsegp.core.predictive import Array, Joint, NoiseMixture
 from sparsegp.errors import InputError
 from sparsegp.fit.blocking import NO_BLOCK, Blocking, require_integers
+from sparsegp.fit.committee_left_out import left_out_of_committee
+from sparsegp.fit.model import NOISE_IS_OF_ALL_ROWS
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer.drift import Innovations, RecentLevel
 from sparsegp.infer.recursive import OUTLIER_SQ
@@ -313,6 +316,29 @@ class CommitteeModel:
             "Committees cannot be merged: each has divided its own rows among experts of its own. Add the rows of one "
             "to the other with partial_fit, or fit again on all rows."
         )
+
+    def marginals(self, X: Tensor, blocks: ArrayLike | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f at each row."""
+        f = self.committee.moments(X)[0]
+        return f.mean, f.var
+
+    def require_left_out(self) -> None:
+        if self.learns_noise:
+            raise InputError(NOISE_IS_OF_ALL_ROWS)
+        if self.members is None:
+            raise InputError("This committee came from a file without the rows of its experts: fit it again.")
+
+    def left_out(self, rows: Rows) -> LeftOut:
+        """Every expert in closed form. A row that a subset has not chosen gets its prediction."""
+        self.require_left_out()
+        members = self.members
+        assert members is not None
+        if not isinstance(rows, MemoryRows):
+            raise InputError("Rows of a committee are left out in the memory of this process.")
+        specs = [member.spec for member in members.others if member.expert is not None]
+        common = None if members.common is None else members.common.spec
+        holds_all = members.recipe.approx.family is not Family.SUBSET
+        return left_out_of_committee(self.committee, specs, common, rows.all, self.noise_var, holds_all=holds_all)
 
     def reported(self) -> "CommitteeModel":
         level = self.level.reported_once()
