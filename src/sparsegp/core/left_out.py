@@ -128,8 +128,12 @@ class LeftOutOfRows:
 
     def _of_groups(self, groups: Iterable[Block]) -> LeftOutPass:
         none = torch.zeros(0, dtype=torch.float64)
-        nothing = LeftOutPass((LeftOut(none, none, none, none),), torch.zeros_like(self.q.mean), 0.0, 0.0)
-        return reduce(add, (left_out_of_group(self.prior, self.q, group) for group in groups), nothing)
+        parts, shift, target_sq, n_rows = [LeftOut(none, none, none, none)], torch.zeros_like(self.q.mean), 0.0, 0.0
+        for group in groups:
+            found = left_out_of_group(self.prior, self.q, group)
+            parts += found.parts
+            shift, target_sq, n_rows = shift + found.shift, target_sq + found.target_sq, n_rows + found.n_rows
+        return LeftOutPass((LeftOut.concat(parts),), shift, target_sq, n_rows)
 
 
 @dataclass(frozen=True)
