@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -68,11 +69,11 @@ class ShapeOptions:
 
 @dataclass(frozen=True)
 class LearnedShape:
-    """A shape, its mean log density of residuals it was not learned from, what that gains over the standard normal, and
-    by how much it was widened."""
+    """A shape, the log density of each residual under a shape that was not learned from it, what that gains over the
+    standard normal on average, and by how much the shape was widened."""
 
     shape: Shape
-    log_density: float
+    densities: Array
     gain: float
     widened: float
 
@@ -86,7 +87,7 @@ def learned(
     """
     options = options or ShapeOptions()
     if not len(r):
-        return LearnedShape(Shape.gaussian(), 0.0, 0.0, 1.0)
+        return LearnedShape(Shape.gaussian(), np.zeros(0), 0.0, 1.0)
     cells, unit = _Cells.of(r, weight, rng, options), _unit(r, options)
     plain = cells.left_out([Shape.gaussian()] * len(cells.folds))
     best, judged = Shape.gaussian(), plain
@@ -98,7 +99,15 @@ def learned(
         if gain > start.errors_better * error:
             judged, best = found, _likeliest(cells.values, cells.count, start, unit, options)
     widened = _widening(judged, cells, options)
-    return LearnedShape(best.stretched(widened), cells.mean(judged.density), cells.gain(judged, plain)[0], widened)
+    return LearnedShape(best.stretched(widened), cells.of_rows(judged.density), cells.gain(judged, plain)[0], widened)
+
+
+def calibrated_log_density(
+    y: Array, mean: Array, std: Array, rng: np.random.Generator, farthest: float = 50.0
+) -> Array:
+    """Of each row, with a shape learned from the others: what forecasts are worth once they are calibrated."""
+    r = np.clip((y - mean) / std, -farthest, farthest)
+    return learned(r, rng).densities - np.log(std)
 
 
 @dataclass(frozen=True)
@@ -111,10 +120,14 @@ class _LeftOut:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Residuals in cells: `folds` counts those of each random fold in each cell, an array [folds, cells]."""
+    """Residuals in cells: `folds` counts those of each random fold in each cell, an array [folds, cells].
+
+    `place` has the fold and the cell of each residual.
+    """
 
     values: Array
     folds: Array
+    place: tuple[Any, Any]
 
     @classmethod
     def of(cls, r: Array, weight: Array | None, rng: np.random.Generator, options: ShapeOptions) -> "_Cells":
@@ -124,7 +137,7 @@ class _Cells:
         fold = rng.permutation(len(r)) % min(options.n_folds, len(r))
         folds = np.zeros((int(fold.max()) + 1, len(count)))
         np.add.at(folds, (fold, index), 1.0 if weight is None else weight)
-        return cls(np.bincount(index, weights=r) / count, folds)
+        return cls(np.bincount(index, weights=r) / count, folds, (fold, index))
 
     @property
     def count(self) -> Array:
@@ -139,6 +152,11 @@ class _Cells:
     def left_out(self, shapes: list[Shape]) -> _LeftOut:
         density = np.stack([shape.log_density(self.values) for shape in shapes])
         return _LeftOut(density, np.stack([_scores(shape, self.values) for shape in shapes]))
+
+    def of_rows(self, values: Array) -> Array:
+        """What an array [folds, cells] says of each residual."""
+        of_rows: Array = values[self.place]
+        return of_rows
 
     def mean(self, values: Array) -> float:
         return float((self.folds * values).sum() / self.folds.sum())

@@ -3,6 +3,7 @@
 Needs numpy alone, because models are served without the rest.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,8 +44,8 @@ class TreeOptions:
     part of the rows, which no tree has grown on. Columns are cut between `n_bins` quantiles.
     """
 
-    most_trees: int = 200
-    depth: int = 4
+    most_trees: int = 400
+    depth: int = 5
     rate: float = 0.1
     n_bins: int = 64
     shrinkage: float = 20.0
@@ -53,27 +54,34 @@ class TreeOptions:
     drawn: float = 0.5
 
 
-def grown(X: Array, target: Array, rng: np.random.Generator, options: TreeOptions | None = None) -> Trees:
-    """Trees for the mean of the target at x; as many as are best for the checked rows."""
+def grown(X: Array, size: Array, rng: np.random.Generator, options: TreeOptions | None = None) -> Trees:
+    """Trees for the log of the mean of positive numbers at x, as many as are best for the checked rows.
+
+    With the sum F of trees so far the loss is size exp(-F) + F, minus the log likelihood of a gamma distribution.
+    """
     options = options or TreeOptions()
     order = rng.permutation(len(X))
     n_checked = round(options.checked * len(order))
     check, grow = order[:n_checked], order[n_checked:]
+    base = math.log(float(size.mean())) if len(size) else 0.0
     if n_checked == 0:
-        return Trees.constant(float(target.mean()) if len(target) else 0.0)
+        return Trees.constant(base)
     cuts = _Cuts.of(X, grow, options.n_bins)
-    base = float(target[grow].mean())
     sums = np.full(len(X), base)
+
+    def loss() -> float:
+        return float((size[check] * np.exp(-sums[check]) + sums[check]).mean())
+
     trees: list[tuple[Whole, Array, Array]] = []
-    best, best_size = float(((target[check] - sums[check]) ** 2).mean()), 0
+    best, best_size = loss(), 0
     while len(trees) - best_size < options.patience and len(trees) < options.most_trees and cuts.exist:
         drawn = rng.choice(grow, max(1, round(options.drawn * len(grow))), replace=False)
-        tree, leaf = _tree(cuts, target - sums, drawn, options)
+        tree, leaf = _tree(cuts, size * np.exp(-sums) - 1.0, drawn, options)
         trees.append(tree)
         sums += tree[2][leaf]
-        error = float(((target[check] - sums[check]) ** 2).mean())
-        if error < best:
-            best, best_size = error, len(trees)
+        now = loss()
+        if now < best:
+            best, best_size = now, len(trees)
     if best_size == 0:
         return Trees.constant(base)
     columns, thresholds, leaves = (np.stack(part) for part in zip(*trees[:best_size], strict=True))

@@ -99,6 +99,11 @@ def _holding_out(
     model, exact = last.model, False
     if last.is_exact and within.pass_seconds(len(rows)) < max(budget.remaining, 0.0):
         model, exact = _filled(last.model, rows), True
+        if calibration.scale is not None and 2.0 * within.pass_seconds(len(rows)) < max(budget.remaining, 0.0):
+            # with the rows held out the model is surer of itself, and c looks at how sure it is
+            again = _local_scale(model, rows, options, rng)
+            if again is not None:
+                calibration = replace(calibration, scale=again.with_strength(calibration.scale.strength))
     info = {**last.info, "calibration": {"held_out": len(seen), **report}}
     done = replace(last, model=model, info=info, calibration=calibration, log_evidence=model.log_evidence)
     yield replace(done, rows_seen=rows.total_weight, fraction=1.0) if exact else _of_all(done, len(train), rows)
@@ -179,11 +184,9 @@ def chosen(
         assert level is not None
         log_c = scale.with_strength(tried).log_scale(level)
         found = _learned_shape(z / np.exp(log_c), seen, options, seed)
-        shift = float(np.average(log_c, weights=seen.weight))
-        density = found.log_density - shift - plain.log_density
-        # a narrower density must be worth the risk of its many parameters
-        if density + plain.gain > gain or (options.kind == SCALE and strength == 0.0):
-            best, strength, gain = found, tried, density + plain.gain
+        better = float(np.average(found.densities - log_c - plain.densities, weights=seen.weight))
+        if better + plain.gain > gain or (options.kind == SCALE and strength == 0.0):
+            best, strength, gain = found, tried, better + plain.gain
     used = None if scale is None or strength == 0.0 else scale.with_strength(strength)
     report = {
         "kind": SHAPE if used is None else SCALE,
@@ -201,19 +204,21 @@ def _learned_shape(r: Array, seen: Residuals, options: CalibrationOptions, seed:
 
 
 def _local_scale(
-    model: Any, train: MemoryRows, options: CalibrationOptions, rng: np.random.Generator
+    model: Any, rows: MemoryRows, options: CalibrationOptions, rng: np.random.Generator
 ) -> LocalScale | None:
     """From rows of the fit left out in closed form; neighbours that know of each other show on the rows held out."""
     try:
-        left = model.left_out(train)
+        left = model.left_out(rows)
     except SparseGPError:
         return None
-    index = np.sort(rng.choice(len(train), min(len(train), options.scale_rows), replace=False))
+    index = np.sort(rng.choice(len(rows), min(len(rows), options.scale_rows), replace=False))
     mean, std, y = (values.numpy()[index] for values in (left.mean, left.var.sqrt(), left.y))
-    near = Residuals(train.all.X[torch.from_numpy(index)], y, mean, std)
-    size = np.log(np.abs(near.standardized(options.farthest)) + options.offset)
-    found = trees.grown(near.surroundings, size - size.mean(), rng, options.trees)
-    return LocalScale(found) if len(found.columns) else None
+    near = Residuals(rows.all.X[torch.from_numpy(index)], y, mean, std)
+    size = np.abs(near.standardized(options.farthest_for_scale))
+    size += options.offset * (float(np.median(size)) or 1.0)
+    found = trees.grown(near.surroundings, size, rng, options.trees)
+    # of any size: the shape makes up for it
+    return LocalScale(replace(found, base=0.0)) if len(found.columns) else None
 
 
 def _filled(model: Model, rows: MemoryRows) -> Model:

@@ -5,6 +5,7 @@ constant noise a rough kernel may be the best way to follow rows that are really
 learns the noise has no need of it, so it asks for the kernel with the highest bound once its noise is learned.
 """
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,10 +16,12 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from sparsegp.calibration.shape_learning import calibrated_log_density
 from sparsegp.committee.learned_noise_experts import LearnedNoiseRecipe, LearnedNoiseSpec
 from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import kernel_metric
+from sparsegp.core.predictive import Array
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.fit.problem import Start
 from sparsegp.fit.start import OPTIONS, global_start, limits_of
@@ -31,6 +34,7 @@ from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_start import local_noise_start
 
 AUTO = "auto"
+OF_NO_USE = -1e100
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class KernelOptions:
     )
     least_noise_fraction: float = 1e-3
     most_rows: int = 1_000_000
-    budget_fraction: float = 0.2
+    budget_fraction: float = 0.12
     fewest_seconds: float = 4.0
 
 
@@ -102,7 +106,7 @@ def best_start(
     if time.perf_counter() - begun + judge.fewest_seconds > seconds:
         return next(iter(starts))
     judge = judge.prepared(block, common, np.random.default_rng(seed))
-    scores, started = dict[str, float](), time.perf_counter()
+    scores, started = dict[str, Array](), time.perf_counter()
     for name, start in starts.items():
         now = time.perf_counter()
         if scores and now - begun + (now - started) / len(scores) > seconds:
@@ -111,7 +115,18 @@ def best_start(
         scores[name] = judge.score(
             learned(_at_values_of(common, start), block, limits, again, options.rounds), block, again
         )
-    return max(scores, key=lambda name: scores[name])
+    return clear_winner(scores)
+
+
+def clear_winner(scores: dict[str, Array], errors_better: float = 1.0) -> str:
+    """The first, unless another is better by more than chance, row by row."""
+    best, *others = scores
+    for name in others:
+        gain = scores[name] - scores[best]
+        error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
+        if float(gain.mean()) > errors_better * error:
+            best = name
+    return best
 
 
 def _at_values_of(common: Hyperparameters, start: Start) -> Start:
@@ -137,13 +152,13 @@ class Judge(Protocol):
     def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "Judge":
         """With everything that does not depend on the kernel; `common` has the lengthscales that all start from."""
 
-    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> float:
-        """The more, the better; minus infinity where the kernel is of no use."""
+    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Array:
+        """Of each row judged, or of all together: the more, the better; hardly anything where the kernel fails."""
 
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """For constant noise: the mean log density of held-out rows given their neighbours."""
+    """For constant noise: the log density of held-out rows given their neighbours, after calibration of its shape."""
 
     n_neighbours: int
 
@@ -154,13 +169,17 @@ class HeldOutRows:
     def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "HeldOutRows":
         return self
 
-    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> float:
+    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Array:
         judged = torch.from_numpy(rng.choice(len(block), min(N_JUDGED, len(block)), replace=False))
+        if len(block) < 2:
+            return np.zeros(len(judged))
         try:
             with torch.no_grad():
-                return neighbourhoods.held_out_log_density(block, hyper, judged, self.n_neighbours)
+                mean, var = neighbourhoods.predicted_by_neighbours(block, hyper, judged, self.n_neighbours)
         except FactorizationError:
-            return -np.inf
+            return np.full(len(judged), OF_NO_USE)
+        y, std = block.y[judged].double().cpu().numpy(), var.sqrt().numpy()
+        return calibrated_log_density(y, mean.numpy(), std, rng)
 
 
 @dataclass(frozen=True)
@@ -187,7 +206,7 @@ class LearnedNoise:
         cells = MemoryRows(Block.concat(found), torch.tensor([0, *map(len, found)]).cumsum(0))
         return replace(self, cells=cells, least_noise_var=OPTIONS.least_noise_fraction * smooth.noise_var)
 
-    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> float:
+    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Array:
         assert self.cells is not None
         noise_var = max(float(hyper.noise_var), self.least_noise_var)
         limits = limits_of(block, noise_var, self.least_noise_var)
@@ -198,9 +217,10 @@ class LearnedNoise:
             first = block.X[:1]
             joint = JointHyperparameters(hyper.kernel, first, start.kernel, first, start.mean, learn_inducing=False)
             objective = threaded_sum(specs, joint)
-            return lbfgs.maximize(objective, joint, limits, max_iterations=ITERATIONS, tolerance=TOLERANCE).objective
+            found = lbfgs.maximize(objective, joint, limits, max_iterations=ITERATIONS, tolerance=TOLERANCE)
+            return np.array([found.objective])
         except FactorizationError:
-            return -np.inf
+            return np.array([OF_NO_USE])
 
     def _specs(
         self, cells: MemoryRows, kernel: Kernel, noise_kernel: Kernel, limits: Limits, rng: np.random.Generator

@@ -104,20 +104,22 @@ class StepOptions:
 class CalibrationOptions:
     """What is learned ("auto", "shape" or "scale"), and from how many rows.
 
-    At least `fewest_to_hold_out` rows are needed to hold `held_out_fraction` of them out. log(|z| + `offset`) is what
-    the local scale is learned from, of at most `scale_rows` rows left out of the fit in closed form. One of the
-    `strengths` of the local scale is chosen on the rows held out. `budget_fraction` of a time budget is for all of it.
+    At least `fewest_to_hold_out` rows are needed to hold `held_out_fraction` of them out. The local scale is that of |z|
+    plus `offset` of its median, of at most `scale_rows` rows left out of the fit in closed form. One of the `strengths`
+    of the local scale is chosen on the rows held out. Residuals count as if they were not `farthest` out, or
+    `farthest_for_scale`. `budget_fraction` of a time budget is for all of it.
     """
 
     kind: str = AUTO
-    fewest_to_hold_out: int = 1_500
+    fewest_to_hold_out: int = 1_000
     held_out_fraction: float = 0.15
     most_held_out: int = 20_000
     fewest_for_scale: int = 1_000
     scale_rows: int = 30_000
-    offset: float = 0.05
+    offset: float = 0.01
     strengths: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5)
     farthest: float = 50.0
+    farthest_for_scale: float = 10.0
     budget_fraction: float = 0.25
     trees: TreeOptions = field(default_factory=TreeOptions)
     shape: ShapeOptions = field(default_factory=ShapeOptions)

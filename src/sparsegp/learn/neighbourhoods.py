@@ -94,20 +94,28 @@ def held_out_log_density(block: Block, hyper: Hyperparameters, judged: Tensor, n
     """Mean log density of the targets of some rows, each predicted by the exact GP on its nearest other rows."""
     if len(block) < 2:
         return 0.0
+    mean, var = predicted_by_neighbours(block, hyper, judged, n_neighbours)
+    return float((-0.5 * (torch.log(2.0 * torch.pi * var) + (block.y[judged] - mean).square() / var)).mean())
+
+
+def predicted_by_neighbours(
+    block: Block, hyper: Hyperparameters, judged: Tensor, n_neighbours: int
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the targets of some rows, each predicted by the exact GP on its nearest other rows."""
     metric = kernel_metric(hyper.kernel, block.X.shape[1]).to(block.X)
     X, size = block.X * metric, min(n_neighbours + 1, len(block))
     noise_var = hyper.noise_var
 
-    def log_density(row: int) -> float:
+    def moments(row: int) -> tuple[float, float]:
         nearest = _nearest(X, X[row], size)
         others = nearest[nearest != row]
         posterior = ExactPosterior.build(hyper.kernel, block.take(others), noise_var)
         mean, var = posterior.marginals(block.X[row : row + 1])
-        var = var + (noise_var if block.noise_var is None else block.noise_var[row])
-        return float(-0.5 * (torch.log(2.0 * torch.pi * var) + (block.y[row] - mean).square() / var))
+        return float(mean), float(var + (noise_var if block.noise_var is None else block.noise_var[row]))
 
     threads = Threads()
-    return float(np.mean(threads.map(log_density, threads.place(judged.tolist()))))
+    found = torch.tensor(threads.map(moments, threads.place(judged.tolist())), dtype=torch.float64)
+    return found[:, 0], found[:, 1]
 
 
 def neighbourhoods(block: Block, metric: Tensor, count: int, n_rows: int, rng: np.random.Generator) -> list[Block]:
