@@ -1,8 +1,11 @@
 """What importing the package costs, and what it ships."""
 
+import os
 import subprocess
 import sys
 from importlib import resources
+
+import pytest
 
 HEAVY = ("dask", "distributed", "matplotlib", "pandas", "polars", "pyarrow")
 
@@ -35,6 +38,28 @@ def test_learning_does_not_import_sympy():
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "False"
+
+
+WAITS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+TEAMS = "import threading, sparsegp.parallel as p; print(p.SECOND_TEAM in [t.name for t in threading.enumerate()])"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="a second team is for systems that say which cores")
+@pytest.mark.parametrize(
+    ("code", "given", "policy", "has_team"),
+    [
+        ("import sparsegp, torch", {}, "passive", False),
+        ("import torch, sparsegp", {}, None, len(getattr(os, "sched_getaffinity", lambda _: [])(0)) > 1),
+        ("import sparsegp", {"OMP_WAIT_POLICY": "active"}, "active", False),
+        ("import torch, sparsegp", {"GOMP_SPINCOUNT": "100"}, None, False),
+    ],
+)
+def test_threads_that_wait_sleep_unless_the_user_has_decided(code, given, policy, has_team):
+    """By a variable if torch is loaded later, else by a second team of threads (decisions/0045)."""
+    kept = {name: value for name, value in os.environ.items() if name not in WAITS}
+    code = f"import os; {code}; print(os.environ.get('OMP_WAIT_POLICY')); {TEAMS}"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=kept | given)
+    assert run.stdout.split()[:2] == [str(policy), str(has_team)]
 
 
 def test_the_package_is_typed():

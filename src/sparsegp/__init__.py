@@ -1,6 +1,8 @@
 """Gaussian-process regression with honest uncertainty, for data that do not fit the textbook."""
 
+import os
 from importlib import import_module
+from sys import modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ __all__ = [
     "plan",
     "serving",
 ]
+
+# Threads that wait for each other sleep (decisions/0045). OpenMP reads this when torch is loaded; afterwards it would
+# tell other processes only, and sparsegp.parallel has another way.
+if "torch" not in modules:
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Names are imported when first asked for: the command line answers without waiting for torch.
 _HOMES = {

@@ -34,8 +34,41 @@ Home = TypeVar("Home", bound=Hashable)
 KEPT = {"LOKY_MAX_MEMORY_LEAK_SIZE": str(2**62)}
 PARENT_SECONDS = 2.0
 
+WAITING_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+SECOND_TEAM = "sparsegp-second-team"
+SHARED_ENTRIES = 2**20
+
 
 # Threads of this process
+
+
+def sleep_while_waiting() -> None:
+    """Threads of OpenMP that wait for each other sleep, unless the user has decided how they wait.
+
+    They would spin for some milliseconds, on cores that other processes want (decisions/0045). If torch was imported
+    before this package, OpenMP has read its variables already. GNU's one spins only while it has no more threads than
+    cores: a second team, which sleeps for good, is more.
+    """
+    cores = _cores()
+    if cores < 2 or any(name in os.environ for name in WAITING_VARIABLES):
+        return
+    before, formed = available(), threading.Event()
+    threading.Thread(target=_form_team, args=(cores, formed), name=SECOND_TEAM, daemon=True).start()
+    formed.wait()
+    torch.set_num_threads(before)
+
+
+def _form_team(cores: int, formed: threading.Event) -> None:
+    """A thread keeps the team of its first shared operation for as long as it lives."""
+    torch.set_num_threads(cores)
+    torch.ones(SHARED_ENTRIES).exp_()
+    formed.set()
+    threading.Event().wait()
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system says it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def available() -> int:
@@ -104,6 +137,9 @@ def _openblas() -> ThreadpoolController:
 @cache
 def _all_pools() -> ThreadpoolController:
     return ThreadpoolController()
+
+
+sleep_while_waiting()
 
 
 # Executors

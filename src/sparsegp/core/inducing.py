@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sparsegp.errors import InputError
 from sparsegp.linalg import row_dots, whiten_rows
+from sparsegp.parallel import one_scipy_thread
 
 CHOICES = ("kmeans", "random", "greedy")
 GREEDY_CHUNK_ROWS = 4096
@@ -79,7 +80,7 @@ def kmeans_inducing(X: Tensor, n: int, rng: np.random.Generator, sample_weight: 
         if len(rows) <= n:
             return X[rows]
     model = KMeans(n, n_init=1, max_iter=LLOYD_STEPS, random_state=int(rng.integers(2**31)))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), one_scipy_thread():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a cluster left empty: equal centres are dropped
         model.fit(X[rows].cpu().numpy(), sample_weight=None if weight is None else weight[rows].cpu().numpy())
     centres = torch.as_tensor(model.cluster_centers_, dtype=X.dtype, device=X.device)

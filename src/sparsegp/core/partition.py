@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel, Stationary
+from sparsegp.parallel import one_scipy_thread
 
 _CHUNK_ENTRIES = 2**18  # rows x centroids held at once: 2 MB, stays in the cache
 _ROWS_PER_CENTRE = 200
@@ -238,7 +239,7 @@ def _lloyd(X: Tensor, k: int, rng: np.random.Generator) -> Tensor:
     if len(distinct) <= k:
         return distinct
     model = KMeans(k, n_init=1, max_iter=_LLOYD_STEPS, random_state=int(rng.integers(2**31)))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), one_scipy_thread():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a cluster left empty: such a block is dropped
         model.fit(rows.cpu().numpy())
     return torch.as_tensor(model.cluster_centers_, dtype=X.dtype, device=X.device)
