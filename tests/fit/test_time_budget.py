@@ -124,9 +124,9 @@ def test_the_time_of_the_reader_counts(time):
 @pytest.mark.parametrize("rows", [N_ROWS, 300])
 def test_blocks_are_made_of_the_rows_within_reach(rows, time, monkeypatch):
     X, y = wave(N_ROWS)
-    seconds = affordable.FRACTIONS.blocks * 40.0 / rows
-    monkeypatch.setattr(affordable, "_scan_seconds", lambda *_: 0.9 * seconds / affordable.FRACTIONS.start_scans)
-    monkeypatch.setattr(affordable, "_pair_seconds", lambda *_: 0.0)
+    passes, blocks_a_row = affordable.FRACTIONS.partition_passes, 24 / N_ROWS
+    seconds = affordable.FRACTIONS.blocks * 38.0 / (passes * blocks_a_row * rows**2)
+    monkeypatch.setattr(affordable, "_pair_seconds", lambda *_: 0.9 * seconds)
     monkeypatch.setattr(affordable, "worth_a_local_start", lambda _: False)
     gp = limited(40.0, approximation="pic", n_blocks=24).fit(X, y)
     report = gp.info_["budget"]

@@ -98,8 +98,8 @@ def _fit_and_save(
         # a function that starts a new pass: more rows than fit into memory are read as they are needed
         model.fit(lambda: table_columns.tuples(source))
     table_columns.name_columns(model, source, target)
-    if watcher.fraction == 1.0:
-        files.record_batches(model, table_columns.content_id(source))
+    # Also for a model of a part of the rows: they must not come a second time.
+    files.record_batches(model, table_columns.content_id(source))
     model.save(output)
     choice = model.info_.get("choice", {})
     result = {
@@ -118,6 +118,8 @@ def _fit_and_save(
         "megabytes": output.stat().st_size / 1e6,
     }
     show("Fitted", result, as_json)
+    if watcher.fraction < 1.0:
+        note(f"{output} is a model of {watcher.fraction:.1%} of the rows. It can be updated with other rows.")
     if watcher.interrupted:
         note(f"Interrupted: {output} holds the best model so far.")
         raise typer.Exit(INTERRUPTED)

@@ -66,10 +66,7 @@ def _opened(path: Path, separate: bool) -> Any:
     model = sparsegp.load(path)
     fraction = model.info_.get("budget", {}).get("fraction", 1.0)
     if fraction < 1.0 and not separate:
-        raise InputError(
-            f"{path} holds a model of {fraction:.0%} of the rows of its fit, which was stopped early: nobody can tell "
-            "which rows are in it already. Fit it again before you update it."
-        )
+        note(f"{path} is a model of {fraction:.1%} of the rows of its fit. Other rows are added to those.")
     return model.without_rows() if separate else model
 
 

@@ -249,6 +249,17 @@ class MemoryRows:
             else:
                 yield self.subset(order[:size].sort().values)
 
+    def pieces(self, n_pieces: int, rng: np.random.Generator, *, by_block: bool) -> "Iterator[MemoryRows]":
+        """Disjoint random pieces of about equal size, of whole blocks with `by_block`; one piece is the rows as are."""
+        n = self.n_blocks if by_block else len(self)
+        n_pieces = max(1, min(n_pieces, n))
+        if n_pieces == 1:
+            yield self
+            return
+        for index in np.array_split(rng.permutation(n), n_pieces):
+            chosen = torch.from_numpy(np.sort(index))
+            yield self.subset_of_blocks(chosen) if by_block else self.subset(chosen)
+
     def chunks(self, size: int = CHUNK_ROWS) -> Iterator[Block]:
         for start in range(0, len(self), size):
             yield self.all.take(slice(start, start + size))

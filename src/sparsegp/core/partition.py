@@ -45,14 +45,22 @@ class Partition:
         return _nearest(X, self.centroids)
 
 
-def kmeans_partition(X: Tensor, n_blocks: int, rng: np.random.Generator, *, max_ratio: float = 2.0) -> Partition:
+def kmeans_partition(
+    X: Tensor,
+    n_blocks: int,
+    rng: np.random.Generator,
+    *,
+    max_ratio: float = 2.0,
+    is_late: Callable[[], bool] = lambda: False,
+) -> Partition:
     """About `n_blocks` compact blocks, none with more than `max_ratio` times the rows of the median block.
 
     k-means on samples gives the first centroids. Then, because membership is decided by the nearest centroid
     alone, sizes are evened out through the centroids: a block that is too large gives way to the halves
     (thirds, ...) of its rows, and as many of the smallest blocks are dropped. The number of blocks can thus
     differ from the request. Every block has a row of X. Equal rows always share a block, so the cap cannot
-    hold for a block made of one row repeated too often: it is kept as it is.
+    hold for a block made of one row repeated too often: it is kept as it is. Once `is_late`, large blocks are split and
+    no small ones dropped, which takes few rounds.
     """
     if X.ndim != 2 or X.shape[0] < 1 or X.shape[1] < 1:
         raise InputError(f"Expected inputs [n, D] with at least one row and one column; got {list(X.shape)}.")
@@ -65,7 +73,7 @@ def kmeans_partition(X: Tensor, n_blocks: int, rng: np.random.Generator, *, max_
         )
     n_blocks = min(n_blocks, X.shape[0])
     blocks = _Blocks.of(X, _first_centroids(X, n_blocks, rng))
-    return Partition(_even_out(blocks, n_blocks, max_ratio, rng).centroids)
+    return Partition(_even_out(blocks, n_blocks, max_ratio, rng, is_late).centroids)
 
 
 def random_partition(n: int, n_blocks: int, rng: np.random.Generator) -> Tensor:
@@ -155,7 +163,13 @@ class _Blocks:
         return _Blocks(self.X, self.centroids[present], labels)
 
 
-def _even_out(blocks: _Blocks, n_blocks: int, max_ratio: float, rng: np.random.Generator) -> _Blocks:
+def _even_out(
+    blocks: _Blocks,
+    n_blocks: int,
+    max_ratio: float,
+    rng: np.random.Generator,
+    is_late: Callable[[], bool] = lambda: False,
+) -> _Blocks:
     """Split blocks above the cap and drop as many small ones, until all blocks above it are single points.
 
     Dropping makes neighbours grow and need not settle. The last rounds only split, at means: that lowers the sum
@@ -167,7 +181,7 @@ def _even_out(blocks: _Blocks, n_blocks: int, max_ratio: float, rng: np.random.G
         too_large = blocks.above(max_ratio * max(median, target)) or blocks.above(max_ratio * median)
         if not too_large:
             break
-        balancing = round_number < _BALANCING_ROUNDS
+        balancing = round_number < _BALANCING_ROUNDS and not is_late()
         new = _parts(blocks, too_large, max(median, target), _median if balancing else _mean, rng)
         dropped = _smallest(blocks, len(new) - len(too_large), n_blocks) if balancing else []
         blocks = blocks.replace(too_large + dropped, new)

@@ -376,6 +376,7 @@ class SparseGPRegressor(Estimator):
         if data.was_cut:
             progress = replace(progress, fraction=fraction * data.n_given / max(data.n_all, 1))
         n_samples = data.n_given if progress.is_exact else round(fraction * data.n_given)
+        n_all = max(data.n_all, data.n_given)
         info = {**progress.info, "innovations": Innovations().summary()}
         info |= {} if choice is None else {"choice": choice.report()}
         if in_steps:
@@ -387,6 +388,10 @@ class SparseGPRegressor(Estimator):
                     "time.",
                     stacklevel=2,
                 )
+            elif progress.reason == anytime_run.TIME_IS_UP and progress.fraction < 1.0:
+                says = _of_a_part(n_samples, n_all, progress.model)
+                info["budget"]["says"] = says
+                warnings.warn(f"time_budget={budget.asked:g} s: {says}", stacklevel=2)
         fitted = Fitted(progress.model, data.scaling, {**info, "seconds": budget.used}, n_samples, data.columns)
         return replace(fitted, calibration=progress.calibration)
 
@@ -645,6 +650,12 @@ def _budget_report(budget: Budget, progress: Progress) -> dict[str, Any]:
         "fraction": progress.fraction,
         "reason": progress.reason,
     }
+
+
+def _of_a_part(n_seen: int, n_all: int, model: Any) -> str:
+    """What a model of a part of its rows is."""
+    later = "Updates first take in the rows that it holds." if model.approx.is_local else "Updates go on from those."
+    return f"the model rests on {n_seen:,} of {n_all:,} rows ({n_seen / n_all:.2g} of them). {later}"
 
 
 def _held_out(given: tuple[Any, Any], n_features: int) -> tuple[Any, Array]:

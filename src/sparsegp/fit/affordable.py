@@ -1,11 +1,15 @@
-"""How many rows a budget can afford before learning starts: sorting them into blocks and choosing inducing inputs."""
+"""What a budget can afford before learning starts: how large a model, and how many rows to sort into blocks, to start
+from and to choose inducing inputs from. All rows with a smaller model come before a part of them with a larger one."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from sparsegp.core import inducing
 from sparsegp.core.block import MemoryRows, Rows
 from sparsegp.core.partition import Partition, kernel_metric
 from sparsegp.fit.budget import Budget
@@ -15,9 +19,18 @@ from sparsegp.fit.problem import Problem
 @dataclass(frozen=True)
 class Fractions:
     """Of the remaining budget for blocks and for inducing inputs; and the work of `neighbourhoods.learn` and
-    `kmeans_partition`, in scans of all rows and in assignments to all blocks."""
+    `kmeans_partition`, in scans of all rows and in assignments to all blocks.
 
-    blocks: float = 0.4
+    A row costs about the power `row_power` of the inducing inputs. Choosing those from fewer than `rows_per_inducing`
+    rows for each is not worth it; a trial of `trial` of the inputs and rows tells what it costs.
+    """
+
+    fewest_inducing: int = 64
+    row_power: float = 1.5
+    rows_per_inducing: int = 4
+    trial: float = 0.25
+    start: float = 0.3
+    blocks: float = 0.3
     inducing: float = 0.2
     start_scans: int = 2000
     partition_passes: int = 6
@@ -41,18 +54,44 @@ def sampled(problem: Problem, rows: Rows, n_rows: int, rng: np.random.Generator)
     return replace(problem, labels=labels, n_blocks=n_blocks, rng=rng), sample.subset(index)
 
 
+def for_all_rows(problem: Problem, n_rows: int, budget: Budget) -> Problem:
+    """With so few inducing inputs that one pass over all rows is not most of the time, but not fewer than the fewest.
+
+    The cost of a row was measured with those of the problem; the budget is told what it will be.
+    """
+    wanted = problem.n_inducing
+    if not budget.limited or not isinstance(problem.inducing, str) or budget.row_seconds == 0.0:
+        return problem
+    share = budget.options.most_for_pass * max(budget.remaining, 0.0) / budget.pass_seconds(n_rows)
+    within = math.floor(wanted * min(1.0, share) ** (1.0 / FRACTIONS.row_power))
+    n_inducing = max(within, min(wanted, FRACTIONS.fewest_inducing))
+    budget.row_seconds *= (n_inducing / wanted) ** FRACTIONS.row_power
+    return replace(problem, n_inducing=n_inducing)
+
+
 def rows_in_blocks(problem: Problem, rows: Rows, budget: Budget, fewest: int) -> int:
-    """Rows that can be sorted into blocks, after a local start, within a fraction of the budget; all if that fits."""
+    """Rows that can be sorted into blocks within a fraction of the budget; all if that fits."""
     n = len(rows)
-    if not (budget.limited and problem.approx.by_block):
+    if not (budget.limited and problem.approx.by_block) or problem.labels is not None:
         return n
-    scan = _scan_seconds(rows, budget)
-    pair = 0.0 if problem.labels is not None else _pair_seconds(problem, rows, budget)
-    scans = FRACTIONS.start_scans * scan if problem.starts_locally else 0.0
-    pairs = FRACTIONS.partition_passes * pair * problem.wanted_blocks(n) / n
-    while n > fewest and n * (scans + pairs * n) > FRACTIONS.blocks * budget.remaining:
+    pairs = FRACTIONS.partition_passes * _pair_seconds(problem, rows, budget) * problem.wanted_blocks(n) / n
+    return _halved(n, fewest, lambda n: pairs * n * n > FRACTIONS.blocks * budget.remaining)
+
+
+def rows_to_start_from(rows: Rows, budget: Budget, fewest: int) -> int:
+    """Rows among which neighbourhoods can be looked for within a fraction of the budget."""
+    n = len(rows.sample)
+    if not budget.limited:
+        return n
+    scans = FRACTIONS.start_scans * _scan_seconds(rows, budget)
+    return _halved(n, fewest, lambda n: scans * n > FRACTIONS.start * budget.remaining)
+
+
+def _halved(n: int, fewest: int, is_dear: Callable[[int], bool]) -> int:
+    fewest = min(n, fewest)
+    while n > fewest and is_dear(n):
         n //= 2
-    return max(n, min(fewest, len(rows)))
+    return max(n, fewest)
 
 
 def worth_a_local_start(budget: Budget) -> bool:
@@ -60,9 +99,25 @@ def worth_a_local_start(budget: Budget) -> bool:
     return budget.remaining > FRACTIONS.fewest_start_seconds
 
 
-def rows_to_select_from(budget: Budget, row_seconds: float) -> float:
-    """Rows to choose inducing inputs from."""
-    return math.inf if row_seconds == 0.0 else FRACTIONS.inducing * budget.remaining / row_seconds
+def rows_to_select_from(problem: Problem, rows: MemoryRows, budget: Budget, rng: np.random.Generator) -> int:
+    """Rows to choose inducing inputs from within a fraction of the budget; 0: too few to be worth it."""
+    if not budget.limited or not isinstance(problem.inducing, str):
+        return len(rows)
+    few = max(1, int(FRACTIONS.trial * problem.n_inducing))
+    index = torch.from_numpy(
+        np.sort(rng.choice(len(rows), min(len(rows), 2 * FRACTIONS.rows_per_inducing * few), False))
+    )
+    started = budget.clock()
+    select_inducing(replace(problem, n_inducing=few), rows.subset(index), rng)
+    row_seconds = (budget.clock() - started) / len(index) * problem.n_inducing / few
+    n = len(rows) if row_seconds <= 0.0 else min(len(rows), int(FRACTIONS.inducing * budget.remaining / row_seconds))
+    return n if n >= min(len(rows), FRACTIONS.rows_per_inducing * problem.n_inducing) else 0
+
+
+def select_inducing(problem: Problem, rows: MemoryRows, rng: np.random.Generator) -> Tensor:
+    block = rows.all
+    X, kernel = block.X.to(torch.float64), problem.start.kernel
+    return inducing.select_inducing(problem.inducing, kernel, X, problem.n_inducing, rng, block.weight)
 
 
 def _scan_seconds(rows: Rows, budget: Budget) -> float:

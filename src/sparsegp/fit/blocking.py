@@ -1,5 +1,6 @@
 """Rows sorted into blocks for the approximations that have them, and the block of each new row."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,8 +97,9 @@ def arranged(
     n_blocks: int,
     labels: ArrayLike | None,
     rng: np.random.Generator,
+    is_late: Callable[[], bool] = lambda: False,
 ) -> tuple[Rows, Blocking | None]:
-    """The rows, sorted by block where the approximation has blocks.
+    """The rows, sorted by block where the approximation has blocks; less evenly once it is late.
 
     Blocks are the user's labels, or k-means of the sample in the metric of the kernel with a cap on their size.
     """
@@ -107,7 +109,7 @@ def arranged(
     metric = partition.kernel_metric(kernel, rows.n_features)
     if labels is None:
         X = rows.sample.all.X.to(torch.float64) * metric
-        blocking = Blocking(partition.kmeans_partition(X, n_blocks, rng), metric)
+        blocking = Blocking(partition.kmeans_partition(X, n_blocks, rng, is_late=is_late), metric)
         return rows.in_blocks(blocking.nearest, blocking.n_blocks), blocking
     if not isinstance(rows, MemoryRows):
         raise InputError(

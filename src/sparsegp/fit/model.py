@@ -148,9 +148,10 @@ class RowSumOf:
 class Model:
     """A Gaussian process by any approximation of the table.
 
-    `state` holds prior and statistics of the rows; None: there are none to add to, because the model is dense or rests
-    on a part of its rows. `found` is what the fit gave; after an update posterior and evidence are computed when asked
-    for. `kept` are rows that the model needs again. `n_arrived` counts rows ever added, `n_rows` those held.
+    `state` holds prior and statistics of the rows seen; None: there are none to add to, because the model is dense, or
+    because its fit has not seen all rows that it holds. `found` is what the fit gave; after an update posterior and
+    evidence are computed when asked for. `kept` are rows that the model needs again. `n_arrived` counts rows ever
+    added, `n_rows` those held.
     """
 
     approx: Approximation
@@ -194,16 +195,25 @@ class Model:
                 "'fitc' or another approximation with inducing inputs, or fit again on all rows."
             )
         if self.state is None:
-            raise InputError(
-                "This model rests on a part of its rows, extrapolated to all of them, so rows cannot be added or "
-                "removed exactly. Give fit more time (info_['budget'] says how far it came), or use inference='exact'."
-            )
+            return recursive.resume(*self._state_of_own_rows())
         if isinstance(self.state, FilterState):
             return self.state
         state = recursive.resume(self.state.prior, self.state.statistics)
         if self.window is not None and self.kept is not None and not self.approx.by_block and self.n_rows > self.window:
             state = kept_rows.rebased(state, self.kept)
         return state
+
+    def _state_of_own_rows(self) -> tuple[SparsePrior, BlockStatistics]:
+        """A fit that was short of time has not seen all rows that a local model holds: they are seen now."""
+        posterior = self.posterior
+        if not isinstance(posterior, LocalPosterior) or self.window is not None:
+            raise InputError(
+                "This model rests on a part of its rows, and which of them a window holds is not known, so rows cannot "
+                "be added. Give fit more time (info_['budget'] says how far it came), or leave window= out."
+            )
+        rows = posterior.rows
+        filled = [block for block in map(rows.block, range(rows.n_blocks)) if len(block)]
+        return posterior.prior, BlockStatistics.from_blocks(posterior.prior, filled)
 
     def check_labels(self, blocks: ArrayLike | None, n_rows: int) -> None:
         require_labels(self.approx, blocks, n_rows)

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.calibration.calibration import Calibration
-from sparsegp.core import inducing
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import BlockSource, MemoryRows, Rows
 from sparsegp.core.evidence import uncollapsed_objective
 from sparsegp.core.local import LocalPosterior, make_posterior
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.statistics import BlockStatistics
 from sparsegp.fit import affordable, committees, dense_models, learned_noise
 from sparsegp.fit.blocking import Blocking, arranged
 from sparsegp.fit.budget import Budget
@@ -33,7 +33,7 @@ from sparsegp.infer import anytime_run, batch, stopping
 from sparsegp.infer.anytime import Reading
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.schedules import AUTO, BLOCKS, learn
-from sparsegp.learn.trace import Deadline, LearningResult, LearningStep
+from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, is_over
 
 LEARNING = "learning"
 INFERENCE = "inference"
@@ -151,12 +151,6 @@ def _propagate_interrupt(learning: list[LearningResult], problem: Problem) -> No
         raise KeyboardInterrupt
 
 
-def select_inducing(problem: Problem, rows: MemoryRows, rng: np.random.Generator) -> Tensor:
-    block = rows.all
-    X, kernel = block.X.to(torch.float64), problem.start.kernel
-    return inducing.select_inducing(problem.inducing, kernel, X, problem.n_inducing, rng, block.weight)
-
-
 def starting_hyperparameters(problem: Problem, rows: Rows, chosen: Tensor) -> Hyperparameters:
     # As many inducing inputs as rows: the approximation is exact already and moving them gains nothing.
     worthwhile = problem.learn_inducing and chosen.shape[0] < len(rows)
@@ -188,14 +182,24 @@ class _Arranged:
     total: float
 
     def model(
-        self, hyper: Hyperparameters, posterior: LatentPosterior, evidence: float, state: batch.BatchState | None
+        self,
+        hyper: Hyperparameters,
+        posterior: LatentPosterior,
+        evidence: float,
+        state: batch.BatchState,
+        n_seen: int | None = None,
     ) -> Model:
-        """`state` None: the posterior rests on a part of the rows."""
+        """Of `n_seen` rows, None: of all.
+
+        Statistics of a part of the rows are exact ones of that part: updates go on from there. A local model holds its
+        rows, so updates see all of them; which of the rows of a window were seen is not known.
+        """
         hyper.clear_gradient()
         problem, rows = self.problem, self.rows
-        known = rows.mean_noise_var
+        known, is_whole = rows.mean_noise_var, n_seen is None
+        n_held = self.n_all if n_seen is None else len(rows) if problem.approx.is_local else n_seen
         kept, found = None, Found(posterior, evidence)
-        if state is not None and isinstance(rows, MemoryRows):
+        if is_whole and isinstance(rows, MemoryRows):
             kept = _kept(problem, rows)
             if kept is not None and isinstance(posterior, LocalPosterior):
                 found = Found(replace(posterior, rows=kept), evidence)
@@ -204,14 +208,14 @@ class _Arranged:
             hyper.kernel,
             float(hyper.noise_var) if known is None else known,
             hyper.inducing.detach(),
-            state,
+            state if is_whole or not (problem.approx.is_local or problem.window is not None) else None,
             found,
             self.blocking,
             kept,
             known_noise=known is not None,
             window=problem.window,
-            n_arrived=self.n_all,
-            n_rows=self.n_all,
+            n_arrived=n_held,
+            n_rows=n_held,
         )
 
     def info(self, learning: list[LearningResult], jitter: float, inference_seconds: float) -> dict[str, Any]:
@@ -248,27 +252,36 @@ class _Sketcher:
         self.arranged, self.budget = arranged_, budget
         rows, by_block = arranged_.rows, arranged_.problem.approx.by_block
         self.rows = rows if most_rows >= len(rows) else next(rows.parts([most_rows], rng, by_block=by_block))
-        self.seconds = 0.0
+        self.seconds = self.finish_seconds = 0.0
 
     def model(self, hyper: Hyperparameters, learning: list[LearningResult], step: int, stage: str) -> Progress:
-        arranged_, clock = self.arranged, self.budget.clock
+        clock = self.budget.clock
         started = clock()
         own = copy.deepcopy(hyper)
-        prior = own.prior(arranged_.problem.approx)
-        before, total = clock(), arranged_.total
+        prior = own.prior(self.arranged.problem.approx)
+        before = clock()
         seen = batch.statistics_of(prior, self.rows)
-        self.budget.row_seconds = (clock() - before) / len(self.rows)
-        of_all = total / seen.n_rows * seen
-        is_seen = arranged_.problem.steps.reading is Reading.SEEN
-        q = InducingPosterior.from_statistics(seen if is_seen else of_all)
-        is_exact = len(self.rows) == arranged_.n_all
-        posterior = _posterior(prior, q, arranged_.rows)
-        state = batch.BatchState(prior, seen) if is_exact else None
-        model = arranged_.model(own, posterior, uncollapsed_objective(of_all, q), state)
-        info = arranged_.info(learning, prior.Luu.jitter, clock() - started)
+        summing = clock() - before
+        self.budget.row_seconds = summing / len(self.rows)
+        found = _of_statistics(self.arranged, own, prior, seen, len(self.rows))
+        info = self.arranged.info(learning, prior.Luu.jitter, clock() - started)
         self.seconds = clock() - started
-        part = seen.n_rows / total
-        return _progress(model, info, step, seen.n_rows, part, self.budget, stage=stage, is_exact=is_exact)
+        self.finish_seconds = self.seconds - summing
+        part, is_exact = seen.n_rows / self.arranged.total, len(self.rows) == self.arranged.n_all
+        return _progress(found, info, step, seen.n_rows, part, self.budget, stage=stage, is_exact=is_exact)
+
+
+def _of_statistics(
+    arranged_: _Arranged, hyper: Hyperparameters, prior: SparsePrior, seen: BlockStatistics, n_seen: int
+) -> Model:
+    """The model of `n_seen` rows, which speaks for all of them unless the reading is that of the rows seen."""
+    is_exact = n_seen == arranged_.n_all
+    of_all = seen if is_exact else arranged_.total / seen.n_rows * seen
+    is_seen = arranged_.problem.steps.reading is Reading.SEEN
+    q = InducingPosterior.from_statistics(seen if is_seen else of_all)
+    state = batch.BatchState(prior, seen)
+    posterior, evidence = _posterior(prior, q, arranged_.rows), uncollapsed_objective(of_all, q)
+    return arranged_.model(hyper, posterior, evidence, state, None if is_exact else n_seen)
 
 
 def _posterior(prior: SparsePrior, q: InducingPosterior, rows: Rows) -> LatentPosterior:
@@ -283,7 +296,7 @@ class _Fit:
         self.rng = problem.rng.spawn(1)[0]
         self.steps = 0
         self.next_publication = 0.0
-        self.select_row_seconds = 0.0
+        self.finish_seconds = 0.0
 
     def models(self) -> Generator[Progress]:
         first, problem, rows = None, self.problem, self.rows
@@ -292,6 +305,7 @@ class _Fit:
             yield first
             if first.reason is not None:
                 return
+            problem = affordable.for_all_rows(problem, len(rows), self.budget)
             reached = affordable.rows_in_blocks(problem, rows, self.budget, self._first_rows)
             if reached < len(rows):
                 problem, rows = affordable.sampled(problem, rows, reached, self.rng)
@@ -312,26 +326,33 @@ class _Fit:
     @property
     def _first_rows(self) -> int:
         first = self.options.first_rows
-        return max(first, 2 * self.problem.n_inducing) if isinstance(self.problem.inducing, str) else first
+        return max(first, 2 * self.problem.n_inducing) if self._selects else first
+
+    @property
+    def _selects(self) -> bool:
+        """Whether inducing inputs are chosen here, not given."""
+        return isinstance(self.problem.inducing, str)
 
     def _arranged(self, problem: Problem, rows: Rows) -> _Arranged:
         n_blocks = problem.wanted_blocks(len(rows))
-        in_order, blocking = arranged(problem.approx, rows, problem.start.kernel, n_blocks, problem.labels, problem.rng)
+        late = self.budget.deadline_of_rest(affordable.FRACTIONS.blocks)
+        kernel, labels, rng = problem.start.kernel, problem.labels, problem.rng
+        in_order, blocking = arranged(problem.approx, rows, kernel, n_blocks, labels, rng, lambda: is_over(late))
         return _Arranged(problem, in_order, blocking, len(self.rows), self.rows.total_weight)
 
     def _first_model(self) -> Progress:
         """From the starting values and a sample of the rows, with blocks and inducing inputs of the sample."""
         problem, rows = affordable.sampled(self.problem, self.rows, self._first_rows, self.rng)
         arranged_ = self._arranged(replace(problem, rng=self.rng), rows)
-        started = self.budget.clock()
-        chosen = select_inducing(problem, arranged_.rows.sample, self.rng)
-        self.select_row_seconds = (self.budget.clock() - started) / len(rows)
+        in_haste = replace(problem, inducing="random") if self._selects else problem
+        chosen = affordable.select_inducing(in_haste, arranged_.rows.sample, self.rng)
         sketcher = _Sketcher(arranged_, self._first_rows, self.budget, self.rng)
         hyper = starting_hyperparameters(problem, rows, chosen)
         first = sketcher.model(hyper, [], 1, LEARNING)
+        self.finish_seconds = sketcher.finish_seconds
         self.steps = 1
         self._schedule()
-        if self.problem.optimizer is None and first.is_exact:
+        if self.problem.optimizer is None and first.is_exact and not self._selects:
             return replace(first, stage=INFERENCE, error=0.0, reason=anytime_run.EXACT)
         return replace(first, reason=anytime_run.TOO_SHORT) if self.budget.remaining < sketcher.seconds else first
 
@@ -341,15 +362,17 @@ class _Fit:
     def _started_locally(self, problem: Problem, rows: Rows) -> Problem:
         """Within half of the time that is left for learning; nothing is published before there are blocks."""
         assert problem.optimizer is not None
-        until, asked = self.budget.used + 0.5 * self.budget.remaining, False
+        deadline, asked = self.budget.deadline_of_rest(0.5), False
 
         def on_step(step: LearningStep) -> bool:
             nonlocal asked
             self.steps += 1
             asked = asked or self._asked_to_stop(step)
-            return asked or self.budget.used > until
+            return asked
 
-        start = local_start(rows.sample.all, problem.start, problem.optimizer, problem.rng, on_step)
+        n = affordable.rows_to_start_from(rows, self.budget, self._first_rows)
+        _, sample = affordable.sampled(problem, rows.sample, n, problem.rng)
+        start = local_start(sample.all, problem.start, problem.optimizer, problem.rng, on_step, deadline)
         _propagate_interrupt(list(start.stages), problem)
         # a start that was short of time is no reason not to learn
         return replace(problem, start=start if asked else start.going_on())
@@ -359,16 +382,14 @@ class _Fit:
 
     def _inducing(self, arranged_: _Arranged, first: Progress | None) -> Tensor:
         rows, problem = arranged_.rows.sample, arranged_.problem
-        if first is None or not self.budget.limited or not isinstance(problem.inducing, str):
-            return select_inducing(problem, rows, problem.rng)
-        n = affordable.rows_to_select_from(self.budget, self.select_row_seconds)
+        n = affordable.rows_to_select_from(problem, rows, self.budget, self.rng)
         if n >= len(rows):
-            return select_inducing(problem, rows, problem.rng)
-        if n < 2 * self._first_rows:
+            return affordable.select_inducing(problem, rows, problem.rng)
+        if n == 0 and first is not None:
             chosen: Tensor = first.model.inducing
-            return chosen
-        index = problem.rng.choice(len(rows), int(n), replace=False)
-        return select_inducing(problem, rows.subset(torch.from_numpy(np.sort(index))), problem.rng)
+            return chosen[: problem.n_inducing]
+        index = problem.rng.choice(len(rows), max(n, 1), replace=False)
+        return affordable.select_inducing(problem, rows.subset(torch.from_numpy(np.sort(index))), problem.rng)
 
     def _learned(
         self, arranged_: _Arranged, hyper: Hyperparameters, sketcher: _Sketcher
@@ -377,7 +398,7 @@ class _Fit:
         before = list(problem.start.stages)
         if problem.optimizer is None or problem.start.stopped:
             return before
-        deadline = self.budget.learning_deadline(len(rows), sketcher.seconds)
+        deadline = self.budget.learning_deadline(len(rows), sketcher.seconds or self.finish_seconds)
         optimizer = optimizer_within(deadline, problem, len(rows))
         limits = limits_of(rows.sample.all, problem.start.noise_var)
 
@@ -426,26 +447,48 @@ class _Fit:
         sketcher: _Sketcher,
         first: Progress | None,
     ) -> Generator[Progress]:
-        rows = arranged_.rows
-        fits = self.budget.pass_seconds(len(rows)) < self.budget.remaining
-        if len(rows) < arranged_.n_all:
-            yield self._subset_model(arranged_, hyper, learning)
-        elif learning and learning[-1].reason == INTERRUPTED:
+        rows, budget = arranged_.rows, self.budget
+        fits = budget.pass_seconds(len(rows)) < budget.remaining
+        is_part = len(rows) < arranged_.n_all
+        in_pieces = isinstance(rows, MemoryRows) and (is_part or (budget.limited and not self.options.watched))
+        if learning and learning[-1].reason == INTERRUPTED:
             yield replace(sketcher.model(hyper, learning, self.steps, INFERENCE), reason=INTERRUPTED)
+        elif in_pieces and (is_part or self.options.exact_pass):
+            model = self._pieced_model(arranged_, hyper, learning)
+            is_less = first is not None and model.rows_seen < first.rows_seen
+            yield replace(first, reason=anytime_run.TIME_IS_UP) if first is not None and is_less else model
         elif self.options.exact_pass and fits:
             yield self._exact_model(arranged_, hyper, learning)
         elif self.options.exact_pass and rows.largest_part < len(rows):
             # a pass is the only way to all rows, and there is no time for one
-            yield self._subset_model(replace(arranged_, rows=rows.sample), hyper, learning)
+            yield self._pieced_model(replace(arranged_, rows=rows.sample), hyper, learning)
         else:
             yield from self._anytime_models(arranged_, hyper, learning, sketcher, first)
 
-    def _subset_model(self, arranged_: _Arranged, hyper: Hyperparameters, learning: list[LearningResult]) -> Progress:
-        """The budget did not reach all rows: as many of those arranged as it allows."""
-        affords = self.options.subset_fraction * max(0.0, self.budget.remaining) / max(self.budget.row_seconds, 1e-12)
-        n = int(min(max(affords, self.options.first_rows), len(arranged_.rows)))
-        model = _Sketcher(arranged_, n, self.budget, self.rng).model(hyper, learning, self.steps + 1, INFERENCE)
-        return replace(model, reason=anytime_run.TIME_IS_UP)
+    def _pieced_model(self, arranged_: _Arranged, hyper: Hyperparameters, learning: list[LearningResult]) -> Progress:
+        """All rows, or as many as there is time for: other processes may have started since the cost was measured."""
+        started, prior = self.budget.clock(), hyper.prior(arranged_.problem.approx)
+        seen, n_seen = self._summed(prior, arranged_.rows.sample)
+        model = _of_statistics(arranged_, hyper, prior, seen, n_seen)
+        info = arranged_.info(learning, prior.Luu.jitter, self.budget.clock() - started)
+        part, is_exact = seen.n_rows / arranged_.total, n_seen == arranged_.n_all
+        reason, error = (ONE_PASS, 0.0) if is_exact else (anytime_run.TIME_IS_UP, None)
+        about: dict[str, Any] = {"error": error, "is_exact": is_exact, "reason": reason}
+        return _progress(model, info, self.steps + 1, seen.n_rows, part, self.budget, **about)
+
+    def _summed(self, prior: SparsePrior, rows: MemoryRows) -> tuple[BlockStatistics, int]:
+        """Statistics of random pieces of the rows, added up until all are seen or the next would end too late."""
+        budget, by_block = self.budget, prior.approx.by_block
+        n_pieces = math.ceil(len(rows) / max(budget.piece_rows(), self.options.fewest_block_rows))
+        total, n_seen = BlockStatistics.zero(prior), 0
+        for piece in rows.pieces(n_pieces, self.rng, by_block=by_block):
+            if n_seen and not budget.allows(len(piece) * budget.row_seconds + self.finish_seconds):
+                break
+            started = budget.clock()
+            total = total + batch.statistics_of(prior, piece)
+            budget.row_seconds = (budget.clock() - started) / len(piece)
+            n_seen += len(piece)
+        return total, n_seen
 
     def _exact_model(self, arranged_: _Arranged, hyper: Hyperparameters, learning: list[LearningResult]) -> Progress:
         prior = hyper.prior(arranged_.problem.approx)
@@ -522,8 +565,9 @@ class _Fit:
     ) -> Progress:
         prior = snapshot.posterior.prior
         is_exact = snapshot.reason == anytime_run.EXACT
-        state = batch.BatchState(prior, snapshot.state.seen) if is_exact else None
-        model = arranged_.model(hyper, _lasting(snapshot, arranged_.rows), snapshot.log_evidence, state)
+        n_seen = None if is_exact else round(snapshot.fraction * arranged_.n_all)
+        state = batch.BatchState(prior, snapshot.state.seen)
+        model = arranged_.model(hyper, _lasting(snapshot, arranged_.rows), snapshot.log_evidence, state, n_seen)
         return _progress(
             model,
             arranged_.info(learning, prior.Luu.jitter, snapshot.seconds),

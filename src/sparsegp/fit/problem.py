@@ -91,7 +91,6 @@ class StepOptions:
     sketch_rows: int = 8192
     publish_ratio: float = 1.3
     dense_fraction: float = 0.7
-    subset_fraction: float = 0.7
     enough_evaluations: int = 20
     most_block_rows: int = 1024
     fewest_block_rows: int = 64

@@ -22,7 +22,7 @@ from sparsegp.learn import neighbourhoods
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.schedules import Schedule, learn
 from sparsegp.learn.start_values import median_lengthscales, neighbour_noise_var
-from sparsegp.learn.trace import LearningResult, StepCallback
+from sparsegp.learn.trace import Deadline, LearningResult, StepCallback
 
 USUAL_LENGTHSCALES = (0.02, 1e4)
 
@@ -112,7 +112,12 @@ def until_interrupted(learning: Callable[[], list[LearningResult]]) -> list[Lear
 
 
 def local_start(
-    block: Block, start: Start, optimizer: str, rng: np.random.Generator, on_step: StepCallback | None = None
+    block: Block,
+    start: Start,
+    optimizer: str,
+    rng: np.random.Generator,
+    on_step: StepCallback | None = None,
+    deadline: Deadline | None = None,
 ) -> Start:
     """Kernel and noise learned from a few neighbourhoods, before there are blocks.
 
@@ -123,8 +128,9 @@ def local_start(
     learn_noise = block.noise_var is None
     hyper = Hyperparameters(start.kernel, start.noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
     limits = limits_of(block, start.noise_var)
+    watched: dict[str, Any] = {"on_step": on_step, "deadline": deadline}
     results = until_interrupted(
-        lambda: neighbourhoods.learn(block, hyper, limits, optimizer=optimizer, rng=rng, on_step=on_step)
+        lambda: neighbourhoods.learn(block, hyper, limits, optimizer=optimizer, rng=rng, **watched)
     )
     hyper.clear_gradient()
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))

@@ -41,7 +41,7 @@ def maximize(
     start, started = hyper.vector(), clock()
     before = judge.value(hyper)
     judging = clock() - started
-    seconds = None if deadline is None else deadline.at - clock() - JUDGING_MARGIN * judging
+    seconds = None if deadline is None else deadline.left - JUDGING_MARGIN * judging
     if seconds is not None and seconds <= 0.0:
         return LearningResult(before, judge.n_rows, 0, 0, judging, OUT_OF_TIME)
     rng = np.random.default_rng(SEED)

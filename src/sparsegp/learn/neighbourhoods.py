@@ -19,7 +19,7 @@ from sparsegp.kernels import Stationary
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.schedules import OPTIMIZERS
 from sparsegp.learn.sum_objective import ExactPart, threaded_sum
-from sparsegp.learn.trace import LearningResult, StepCallback
+from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, is_over
 from sparsegp.parallel import Threads
 
 START_FACTORS = (1.0, 0.3, 0.1)
@@ -27,7 +27,10 @@ START_FACTORS = (1.0, 0.3, 0.1)
 
 @dataclass(frozen=True)
 class Rounds:
-    """Neighbourhoods of each round, rows in each of them, how long a round may climb, and rows held out to judge it."""
+    """Neighbourhoods of each round, rows in each of them, how long a round may climb, and rows held out to judge it.
+
+    With a deadline, judging a round takes about `judging` of the time, unless that is for less than the fewest rows.
+    """
 
     counts: tuple[int, ...] = (12, 12, 12, 12, 12)
     n_rows: int = 500
@@ -35,6 +38,8 @@ class Rounds:
     tolerance: float = 1e-5
     n_judged: int = 256
     n_neighbours: int = 200
+    fewest_judged: int = 32
+    judging: float = 0.1
 
 
 def learn(
@@ -46,17 +51,21 @@ def learn(
     rng: np.random.Generator,
     rounds: Rounds | None = None,
     on_step: StepCallback | None = None,
+    deadline: Deadline | None = None,
 ) -> list[LearningResult]:
-    """Learn kernel and noise in place; one result a round.
+    """Learn kernel and noise in place; one result a round, as many as there is time for.
 
     A round that made the predictions of held-out rows from their neighbours worse is undone, and the last one.
     """
     rounds = rounds or Rounds()
     judged = torch.from_numpy(rng.choice(len(block), min(rounds.n_judged, len(block)), replace=False))
-    _shorten_lengthscales(block, hyper, judged, rounds.n_neighbours)
+    judged, climbing = _within(deadline, block, hyper, judged, rounds)
+    _shorten_lengthscales(block, hyper, judged, rounds.n_neighbours, climbing)
     best_score, best_vector = -np.inf, hyper.vector()
     results: list[LearningResult] = []
     for count in rounds.counts:
+        if is_over(climbing):
+            break
         metric = kernel_metric(hyper.kernel, block.X.shape[1]).to(block.X)
         parts = [ExactPart(part) for part in neighbourhoods(block, metric, count, rounds.n_rows, rng)]
         result = OPTIMIZERS[optimizer](
@@ -66,6 +75,7 @@ def learn(
             max_iterations=rounds.iterations,
             tolerance=rounds.tolerance,
             on_step=on_step,
+            deadline=climbing,
         )
         results.append(result)
         score = held_out_log_density(block, hyper, judged, rounds.n_neighbours)
@@ -77,14 +87,32 @@ def learn(
     return results
 
 
-def _shorten_lengthscales(block: Block, hyper: Hyperparameters, judged: Tensor, n_neighbours: int) -> None:
+def _within(
+    deadline: Deadline | None, block: Block, hyper: Hyperparameters, judged: Tensor, rounds: Rounds
+) -> tuple[Tensor, Deadline | None]:
+    """As many rows to judge by as there is time for, and when to stop climbing so that the last round is judged."""
+    if deadline is None:
+        return judged, None
+    few, started = judged[: rounds.fewest_judged // 2], deadline.clock()
+    held_out_log_density(block, hyper, few, rounds.n_neighbours)
+    seconds = (deadline.clock() - started) / len(few)
+    if seconds > 0.0:
+        judged = judged[: max(rounds.fewest_judged, int(rounds.judging * max(deadline.left, 0.0) / seconds))]
+    return judged, Deadline(deadline.at - len(judged) * seconds, deadline.clock)
+
+
+def _shorten_lengthscales(
+    block: Block, hyper: Hyperparameters, judged: Tensor, n_neighbours: int, deadline: Deadline | None
+) -> None:
     """Start from the multiple of the lengthscales that predicts held-out rows best; far off, all looks like noise."""
     kernel = hyper.kernel
     if not isinstance(kernel, Stationary) or not kernel.log_lengthscales.requires_grad:
         return
     given = kernel.log_lengthscales.detach().clone()
-    scores = {}
+    scores: dict[float, float] = {}
     for factor in START_FACTORS:
+        if scores and is_over(deadline):
+            break
         kernel.log_lengthscales.data = given + math.log(factor)
         scores[factor] = held_out_log_density(block, hyper, judged, n_neighbours)
     kernel.log_lengthscales.data = given + math.log(max(scores, key=lambda factor: scores[factor]))

@@ -16,7 +16,7 @@ from sparsegp.kernels import Stationary
 from sparsegp.learn import adam, lbfgs, natural, srgp, stochastic
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective, Objective
-from sparsegp.learn.trace import Deadline, LearningResult, StepCallback
+from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, is_over
 
 
 class Optimizer(Protocol):
@@ -197,10 +197,10 @@ def learn(
     objectives = [CollapsedObjective(part, approx) for part in nested_subsets(rows, approx, schedule, rng)]
     if checkpoint is None or not checkpoint.resumed(hyper):
         if schedule.warm_up_iterations:
-            choose_lengthscales(objectives[0], hyper)
+            choose_lengthscales(objectives[0], hyper, deadline)
         if approx.by_block:
             few = rows.subset_of_blocks(torch.from_numpy(a_few_blocks(rows.n_blocks)))
-            choose_noise(CollapsedObjective(few, approx), hyper)
+            choose_noise(CollapsedObjective(few, approx), hyper, deadline)
     stages = staged(objectives.__getitem__, [part.n_rows for part in objectives], len(rows), schedule, approx)
     stages = stages if checkpoint is None else checkpoint.watched(stages)
     return climb(stages, hyper, limits, optimizer, schedule.tolerance, on_step, deadline)
@@ -274,8 +274,8 @@ class Valued(Protocol):
     def value(self, hyper: Hyperparameters) -> float: ...
 
 
-def choose_noise(objective: Valued, hyper: Hyperparameters) -> None:
-    """Start from more noise while the objective grows with it.
+def choose_noise(objective: Valued, hyper: Hyperparameters, deadline: Deadline | None = None) -> None:
+    """Start from more noise while the objective grows with it and there is time.
 
     Neighbourhoods can call everything signal; rows that repeat an input with another target then have next to no
     density, and learning may have no time to mend it.
@@ -284,6 +284,8 @@ def choose_noise(objective: Valued, hyper: Hyperparameters) -> None:
         return
     best, given = objective.value(hyper), hyper.log_noise_var.detach().clone()
     for factor in NOISE_FACTORS:
+        if is_over(deadline):
+            return
         before = hyper.log_noise_var.detach().clone()
         hyper.log_noise_var.data = given + math.log(factor)
         value = objective.value(hyper)
@@ -293,8 +295,10 @@ def choose_noise(objective: Valued, hyper: Hyperparameters) -> None:
         best = value
 
 
-def choose_lengthscales(objective: CollapsedObjective, hyper: Hyperparameters) -> None:
-    """Start from the multiple of the given lengthscales with the best objective.
+def choose_lengthscales(
+    objective: CollapsedObjective, hyper: Hyperparameters, deadline: Deadline | None = None
+) -> None:
+    """Start from the multiple of the given lengthscales with the best objective, of those there is time for.
 
     A poor one can end in the optimum that calls everything noise.
     """
@@ -302,8 +306,10 @@ def choose_lengthscales(objective: CollapsedObjective, hyper: Hyperparameters) -
     if not isinstance(kernel, Stationary) or not kernel.log_lengthscales.requires_grad:
         return
     given = kernel.log_lengthscales.detach().clone()
-    values = {}
+    values: dict[float, float] = {}
     for factor in START_FACTORS:
+        if values and is_over(deadline):
+            break
         kernel.log_lengthscales.data = given + math.log(factor)
         values[factor] = objective.value(hyper)
     kernel.log_lengthscales.data = given + math.log(max(values, key=lambda factor: values[factor]))

@@ -34,6 +34,7 @@ def assumptions(model: Any) -> list[str]:
         "part of the model.",
         f"Far from all rows, predictions return to {scaling_of(model).y_mean:.4g} with a wide interval.",
         _about_approximation(model),
+        *_about_rows(model),
     ]
 
 
@@ -44,6 +45,14 @@ def _about_noise(model: Any) -> str:
     if knows_noise(model):
         return f"The noise is Gaussian with the known variance of each row (for new rows their mean, std {std:.4g})."
     return f"The noise is Gaussian and equally strong everywhere (std {std:.4g})."
+
+
+def _about_rows(model: Any) -> list[str]:
+    """A sentence if the time of the fit was up before all rows were seen."""
+    fraction = model.info_.get("budget", {}).get("fraction", 1.0)
+    if fraction >= 1.0:
+        return []
+    return [f"The time of the fit was up: the model rests on {fraction:.1%} of its rows, as if all were like them."]
 
 
 def _about_approximation(model: Any) -> str:
