@@ -1,18 +1,20 @@
 """Time budgets, by a clock that only computations advance: the deadline holds, and more time gives more."""
 
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
 import pytest
 import torch
 
-from sparsegp import InputError, SparseGPRegressor
+from sparsegp import InputError, SparseGPRegressor, load
 from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.fit import affordable, pipeline
+from sparsegp.fit.budget import Budget
 from sparsegp.infer import anytime, anytime_run, batch
 from sparsegp.kernels import SquaredExponential
-from sparsegp.learn import lbfgs, schedules
+from sparsegp.learn import lbfgs, neighbourhoods, schedules
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective
 from sparsegp.learn.trace import OUT_OF_TIME, Deadline, OutOfTime
@@ -156,6 +158,112 @@ def test_dense_models_stop_learning_at_the_deadline(approximation, options):
     assert gp.info_["evaluations"] < full.info_["evaluations"]
     assert gp.info_["budget"]["fraction"] == 1.0
     assert np.isfinite(gp.predict(X)).all()
+
+
+def test_all_rows_with_fewer_inducing_inputs_come_before_a_part_of_the_rows(monkeypatch, options):
+    """A row costs as much as its inducing inputs squared: 60 s are enough for all rows with some of them."""
+    now = [0.0]
+    original = batch.statistics_of
+
+    def timed(prior, rows):
+        now[0] += len(rows) * prior.n_inducing**2 * 1e-4
+        return original(prior, rows)
+
+    monkeypatch.setattr(batch, "statistics_of", timed)
+    monkeypatch.setattr(affordable, "FRACTIONS", replace(affordable.FRACTIONS, fewest_inducing=4))
+    options(clock=lambda: now[0], steps={"first_rows": 20, "sketch_rows": 20})
+    X, y = wave(N_ROWS)
+    gp = limited(60.0, n_inducing=40, optimizer=None, kernel=SquaredExponential(1.0, [1.0, 1.0]), noise_var=0.1)
+    report = gp.fit(X, y).info_["budget"]
+    assert (report["fraction"], report["reason"]) == (1.0, pipeline.ONE_PASS)
+    assert 4 < len(gp.inducing_) < 40
+    assert now[0] <= 60.0
+
+
+def test_a_pass_that_slows_down_ends_in_time_and_says_so(monkeypatch, options):
+    """Other processes start when the pass has begun: rows then take ten times as long."""
+    now, passed = [0.0], [0]
+    original = batch.statistics_of
+
+    def timed(prior, rows):
+        passed[0] += len(rows)
+        now[0] += SECONDS_PER_ROW * len(rows) * (10.0 if passed[0] > 400 else 1.0)
+        return original(prior, rows)
+
+    monkeypatch.setattr(batch, "statistics_of", timed)
+    options(clock=lambda: now[0], steps={"first_rows": 100, "sketch_rows": 150})
+    X, y = wave(N_ROWS)
+    gp = fixed("vfe", time_budget=2.0 * PASS_SECONDS)
+    with pytest.warns(UserWarning, match=r"rests on [\d,]+ of 1,200 rows"):
+        gp.fit(X, y)
+    report = gp.info_["budget"]
+    assert report["reason"] == anytime_run.TIME_IS_UP
+    assert 0.2 < report["fraction"] < 1.0
+    assert now[0] <= 1.1 * 2.0 * PASS_SECONDS + 1.0
+    assert "Updates go on" in report["says"]
+
+
+@pytest.mark.parametrize("approximation", ["vfe", "pic"])
+def test_a_model_of_a_part_of_its_rows_goes_on_from_those(approximation, time, tmp_path):
+    X, y = wave(N_ROWS)
+    gp = fixed(approximation, time_budget=0.5 * PASS_SECONDS, reading="seen")
+    with pytest.warns(UserWarning, match="rests on"):
+        gp.fit(X, y)
+    assert 0.0 < gp.info_["budget"]["fraction"] < 1.0
+    gp.save(tmp_path / "part.sgp")
+    again = load(tmp_path / "part.sgp")
+    np.testing.assert_allclose(again.predict(X), gp.predict(X), rtol=1e-6, atol=1e-8)
+    seen, new = gp.model_.n_rows, wave(30, seed=7)
+    for model in (gp, again):
+        model.partial_fit(*new)
+        assert model.model_.n_rows == seen + 30
+    np.testing.assert_allclose(again.predict(X), gp.predict(X), rtol=1e-6, atol=1e-8)
+    if approximation == "pic":
+        whole = fixed(approximation).fit(X, y).partial_fit(*new)
+        np.testing.assert_allclose(gp.predict(X), whole.predict(X), rtol=1e-4, atol=1e-5)
+
+
+def test_a_reserve_is_left_for_what_follows():
+    now = [0.0]
+    budget = Budget(100.0, 0.0, lambda: now[0])
+    now[0] = 20.0
+    own = budget.reserving(0.25)
+    assert (own.remaining, budget.remaining) == (60.0, 80.0)
+    assert own.sub(0.5).remaining == 30.0
+    assert own.deadline_of_rest(1.0).at == own.deadline(1.0).at == 80.0
+    assert budget.reserving(0.0).remaining == 80.0
+    assert Budget(None).reserving(0.5).remaining == np.inf
+
+
+def test_what_a_pass_costs_is_read_from_the_evaluations_as_they_come():
+    now = [0.0]
+    budget = Budget(100.0, 0.0, lambda: now[0], row_seconds=0.01)
+    deadline = budget.learning_deadline(1000, 0.0)
+    assert deadline.left == pytest.approx(100.0 - budget.pass_seconds(1000))
+    with deadline.evaluation(100):
+        now[0] += 6.0
+    assert deadline.left == pytest.approx(94.0 - 3.0 * 13.0)
+    budget.learned(deadline)
+    assert budget.pass_seconds(1000) == pytest.approx(3.0 * 13.0)
+
+
+def test_neighbourhoods_are_judged_by_fewer_rows_and_rounds_when_time_is_short(monkeypatch):
+    now, judged = [0.0], []
+    original = neighbourhoods.held_out_log_density
+
+    def timed(block, hyper, rows, n_neighbours):
+        now[0] += 0.1 * len(rows)
+        judged.append(len(rows))
+        return original(block, hyper, rows, n_neighbours)
+
+    monkeypatch.setattr(neighbourhoods, "held_out_log_density", timed)
+    objective, hyper, limits = problem()
+    rounds = neighbourhoods.Rounds(counts=(2, 2, 2), n_rows=40, iterations=2, n_neighbours=20)
+    given = {"optimizer": "lbfgs", "rng": np.random.default_rng(0), "rounds": rounds}
+    neighbourhoods.learn(objective.rows.all, hyper, limits, deadline=Deadline(30.0, lambda: now[0]), **given)
+    assert now[0] < 30.0
+    assert judged[0] == 16
+    assert max(judged) == 32
 
 
 @pytest.mark.parametrize("bad", [0, 0.0, -1.0, np.nan, np.inf, "a minute"])
