@@ -32,7 +32,7 @@ def _arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="DATASET:METHOD",
-        help="datasets, flagship, noise_experiments, budgets: run these cells again (shell patterns allowed, repeatable)",
+        help=f"{', '.join(CELLS)}: run these cells again (shell patterns allowed, repeatable)",
     )
     parser.add_argument("--plot", action="store_true", help="srgp_*, noise_toys: write plots to docs/images")
     arguments = parser.parse_args()

@@ -180,8 +180,11 @@ def _scanned(
     """A source that is read anew in every pass, or its sample if that is all of it, or all there was time to read."""
     until = budget.deadline(options.scan_fraction)
     sample_rows = max(1, options.most_entries // source.n_features)
+    started = budget.clock()
     found = scan(source, np.random.default_rng((seed, 1)), sample_rows, lambda: is_over(until))
     columns, n_read = Columns.of_source(source), found.n_rows + found.n_weightless
+    if not (found.is_complete or found.was_cut):
+        budget.read_seconds = (budget.clock() - started) / max(n_read, 1)
     if found.is_complete or found.was_cut:
         scaling = scaling or Scaling.of(found.sample, normalize=estimator.normalize)
         whole = _of_batch(found.sample, columns, scaling, None, like)

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from sparsegp.learn.trace import LearningStep
@@ -21,23 +22,40 @@ try:
 except ImportError:
     CallbackSupportMixin, with_callbacks = _NoCallbacks, _unchanged
 
-__all__ = ["CallbackSupportMixin", "StepListener", "with_callbacks"]
+__all__ = ["CallbackSupportMixin", "Intention", "StepListener", "with_callbacks"]
 
 SECONDS_BETWEEN_LINES = 1.0
+SECONDS_BEFORE_INTENTION = 1.0
+
+
+@dataclass(frozen=True)
+class Intention:
+    """What a fit is going to do: in words, and the rows times evaluations of its learning at the most."""
+
+    words: str
+    row_visits: float
+
+    def told(self, seconds_per_visit: float) -> str:
+        return f"[sparsegp] {self.words}: at most about {self.row_visits * seconds_per_visit:,.0f} s at this speed"
 
 
 class StepListener:
-    """Told of every accepted step; prints at most a line a second and asks the callbacks whether to stop."""
+    """Told of every accepted step; prints at most a line a second and asks the callbacks whether to stop.
+
+    When verbose or on a terminal it says after a second what the fit is going to do, and how long that will take.
+    """
 
     def __init__(self, estimator: Any, verbose: int) -> None:
         self.estimator, self.verbose = estimator, verbose
         self.started = self.last_line = time.perf_counter()
+        self.intention: Intention | None = None
         self.context = None
         if hasattr(estimator, "_init_callback_context"):
             self.context = estimator._init_callback_context(max_subtasks=None)
             self.context.call_on_fit_task_begin(estimator=estimator)
 
     def __call__(self, step: LearningStep) -> bool:
+        self._tell_intention(step)
         self._print(step)
         return self._asks_to_stop(step)
 
@@ -47,6 +65,15 @@ class StepListener:
         task = self.context.subcontext(task_name="learning step").call_on_fit_task_begin(estimator=self.estimator)
         told = {"log_evidence_per_row": step.objective / step.n_rows, "n_rows": step.n_rows}
         return bool(task.call_on_fit_task_end(estimator=self.estimator, metadata=told))
+
+    def _tell_intention(self, step: LearningStep) -> None:
+        """Once, from what the evaluations of a second have cost."""
+        is_early = time.perf_counter() - self.started < SECONDS_BEFORE_INTENTION
+        if self.intention is None or is_early or not (self.verbose or sys.stderr.isatty()):
+            return
+        visits = max(step.n_rows * step.evaluations, 1)
+        print(self.intention.told(step.seconds / visits), file=sys.stderr)
+        self.intention = None
 
     def _print(self, step: LearningStep) -> None:
         now = time.perf_counter()

@@ -24,7 +24,7 @@ from sparsegp.estimators import checks
 from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.opening import Given, Opened, cluster_of, is_dask, named_cluster, opened
-from sparsegp.estimators.progress import StepListener, with_callbacks
+from sparsegp.estimators.progress import Intention, StepListener, with_callbacks
 from sparsegp.files import schema
 from sparsegp.fit import auto
 from sparsegp.fit.auto import Choice, Question, is_auto
@@ -40,7 +40,7 @@ from sparsegp.infer.anytime import Reading
 from sparsegp.infer.drift import Innovations
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learn import natural, srgp
-from sparsegp.learn.schedules import OPTIMIZERS
+from sparsegp.learn.schedules import OPTIMIZERS, schedule_of
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 INFERENCES = ("exact", "anytime")
@@ -275,6 +275,7 @@ class SparseGPRegressor(Estimator):
                 if choice is not None and choice.stopped is not None:
                     yield self._stopped(data, choice, budget)
                     return
+                listener.intention = _intention(problem, len(data.rows), budget)
                 within = self._left_of(budget) if choice is not None else budget
                 models = steps(problem, data.rows, within)
                 try:
@@ -650,6 +651,14 @@ def _budget_report(budget: Budget, progress: Progress) -> dict[str, Any]:
         "fraction": progress.fraction,
         "reason": progress.reason,
     }
+
+
+def _intention(problem: Problem, n_rows: int, budget: Budget) -> Intention | None:
+    """Of a fit whose length only the work decides."""
+    if budget.limited or problem.optimizer is None or problem.approx.family is not Family.INDUCING:
+        return None
+    words = f"{problem.approx.name} on {n_rows:,} rows with {problem.n_inducing:,} inducing inputs"
+    return Intention(words, schedule_of(problem.approx, problem.optimizer).row_visits(n_rows))
 
 
 def _of_a_part(n_seen: int, n_all: int, model: Any) -> str:

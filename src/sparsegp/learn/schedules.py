@@ -120,6 +120,11 @@ class Schedule:
             size //= 2
         return self if size == self.first_rows else replace(self, first_rows=size)
 
+    def row_visits(self, n_rows: int) -> float:
+        """Rows times evaluations of all climbs, if none ends early."""
+        climbs = self.climbs(self.stages(n_rows), n_rows)
+        return float(sum(climb.iterations * self.visited(climb.n_rows) for climb in climbs))
+
 
 START_FACTORS = (1.0, 0.5, 0.25, 2.0)
 NOISE_FACTORS, NOISE_BLOCKS = (10.0, 100.0, 1000.0), 12
