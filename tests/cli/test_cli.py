@@ -159,7 +159,7 @@ def test_compare_scores_all_on_the_same_rows(folder):
 
 
 def test_a_budget_is_that_of_the_estimator(tmp_path):
-    """So short that only the first model can be made: the estimator warns, and the rows behind it are no batch."""
+    """So short that only the first model can be made: the estimator warns. Its file does not come again, others do."""
     pq.write_table(table(6000, 5), tmp_path / "large.parquet")
     arguments = ("fit", tmp_path / "large.parquet", "-t", "y", "-o", tmp_path / "early.sgp", "-m", "20")
     with pytest.warns(UserWarning, match="time_budget"):
@@ -168,7 +168,12 @@ def test_a_budget_is_that_of_the_estimator(tmp_path):
     early = sparsegp.load(tmp_path / "early.sgp")
     assert early.info_["budget"]["asked"] == 1e-6
     assert 0.0 < told["fraction_used"] < 1.0
-    assert files.batch_ids(early) == ()
+    assert len(files.batch_ids(early)) == 1
+    pq.write_table(table(30, 6), tmp_path / "new.parquet")
+    again, new = run_json("update", tmp_path / "early.sgp", tmp_path / "large.parquet", tmp_path / "new.parquet")[
+        "batches"
+    ]
+    assert (again["added"], new["added"], new["rows"]) == (False, True, 30)
 
 
 def test_a_committee_keeps_its_budget_and_has_all_rows(tmp_path):
