@@ -103,7 +103,7 @@ class StepOptions:
 class CalibrationOptions:
     """What is learned ("auto", "shape" or "scale"), and from how many rows.
 
-    At least `fewest_to_hold_out` rows are needed to hold `held_out_fraction` of them out. The local scale is that of |z|
+    At least `fewest_to_hold_out` rows are needed to hold `held_out_fraction` of them out. The local scale is of |z|
     plus `offset` of its median, of at most `scale_rows` rows left out of the fit in closed form. One of the `strengths`
     of the local scale is chosen on the rows held out. Residuals count as if they were not `farthest` out, or
     `farthest_for_scale`. `budget_fraction` of a time budget is for all of it.
