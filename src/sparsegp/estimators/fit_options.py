@@ -8,6 +8,7 @@ from sparsegp.fit.auto import AutoOptions
 from sparsegp.fit.budget import Budget, BudgetOptions, Clock
 from sparsegp.fit.kernel_choice import KernelOptions
 from sparsegp.fit.problem import StepOptions
+from sparsegp.fit.trends import TrendOptions
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class FitOptions:
     kernel: KernelOptions = field(default_factory=KernelOptions)
     budget: BudgetOptions = field(default_factory=BudgetOptions)
     steps: StepOptions = field(default_factory=StepOptions)
+    trend: TrendOptions = field(default_factory=TrendOptions)
     clock: Clock = time.perf_counter
 
     def started(self, seconds: float | None) -> Budget:

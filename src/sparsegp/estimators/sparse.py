@@ -34,6 +34,7 @@ from sparsegp.fit.model import Model, RowSumOf
 from sparsegp.fit.pipeline import Progress, steps
 from sparsegp.fit.problem import INTERRUPTED, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
+from sparsegp.fit.trends import TRENDS
 from sparsegp.infer import anytime_run
 from sparsegp.infer.anytime import Reading
 from sparsegp.infer.drift import Innovations
@@ -74,6 +75,10 @@ class SparseGPRegressor(Estimator):
     learn_inducing : whether the inducing inputs are learned with the hyper-parameters.
     inference : "exact", one pass over all rows, or "anytime", block after block (docs/time-budgets.md).
     time_budget : seconds that `fit` may take as a whole; learning and inference share them.
+    trend : "auto" | "linear" | "constant" | None: what f has besides the kernel, a plane or a constant whose
+        coefficients have a broad prior and are integrated out. Far from the data the forecast follows it. "auto" is
+        "linear" where the rows speak for it and else "constant"; None where nothing is learned (`optimizer=None`) or
+        rows are not standardised (docs/trends.md).
     reading : what a model that has seen a part of the rows says: "all", extrapolated to all of them, or "seen".
     stop_error : "anytime" ends when the sampling error left in the mean is below this share of the predictive std.
     normalize : standardise X and y inside; predictions come back in the user's units.
@@ -104,6 +109,7 @@ class SparseGPRegressor(Estimator):
         learn_inducing: bool = True,
         inference: str = "exact",
         time_budget: float | None = None,
+        trend: str | None = "auto",
         reading: str = "all",
         stop_error: float | None = None,
         normalize: bool = True,
@@ -126,6 +132,7 @@ class SparseGPRegressor(Estimator):
         self.learn_inducing = learn_inducing
         self.inference = inference
         self.time_budget = time_budget
+        self.trend = trend
         self.reading = reading
         self.stop_error = stop_error
         self.normalize = normalize
@@ -322,9 +329,10 @@ class SparseGPRegressor(Estimator):
             stop_error=self.stop_error,
             watched=watched,
         )
+        trend = self._trend(data, self.trend)
         return Problem(
             approx=approx,
-            start=self._start(data, rng, noise_var=self.noise_var),
+            start=self._start(data, rng, noise_var=self.noise_var, trend=trend),
             inducing=inducing,
             n_inducing=self.fit_options.auto.fewest_inducing if is_auto(self.n_inducing) else self.n_inducing,
             rng=rng,
@@ -334,6 +342,7 @@ class SparseGPRegressor(Estimator):
             optimizer=self.optimizer,
             clip_variances=self.clip_variances,
             window=self.window,
+            trend=trend,
             steps=options,
             on_step=listener,
         )
@@ -361,7 +370,8 @@ class SparseGPRegressor(Estimator):
         if data.was_cut:
             progress = replace(progress, fraction=fraction * data.n_given / max(data.n_all, 1))
         n_samples = data.n_given if progress.is_exact else round(fraction * data.n_given)
-        info = {**progress.info, "innovations": Innovations().summary()}
+        trend = progress.model.trend
+        info = {**progress.info, "innovations": Innovations().summary(), "trend": None if trend is None else trend.name}
         info |= {} if choice is None else {"choice": choice.report()}
         if in_steps:
             info["budget"] = _budget_report(budget, progress)
@@ -560,6 +570,7 @@ class SparseGPRegressor(Estimator):
         """The approximation, that of a fit without trials for "auto", after a check of every parameter."""
         checks.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
         checks.require_choice("dtype", self.dtype, tuple(DTYPES))
+        checks.require_choice("trend", self.trend, TRENDS)
         if not is_auto(self.n_inducing):
             checks.positive_count("n_inducing", self.n_inducing)
         if isinstance(self.kernel, str) and not is_auto(self.kernel):

@@ -225,6 +225,7 @@ class CommitteeModel:
     approx: None = None
     blocking: None = None
     inducing: None = None
+    trend: None = None
 
     @property
     def kernel(self) -> Kernel:

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.core.approximations import Approximation
+from sparsegp.core.trend import Trend
 from sparsegp.infer.anytime import Reading
 from sparsegp.kernels import Kernel
 from sparsegp.learn.schedules import StageKeeper
@@ -100,8 +101,8 @@ class StepOptions:
 class Problem:
     """What is to be fitted. `n_blocks` None: about `n_inducing` rows a block; `labels`: the user's own blocks.
 
-    `noise`: learn how the noise varies. `committee`: many experts instead of one model. `window`: the model will forget
-    all but the last rows. `checkpoint` keeps how far learning has come.
+    `trend`: what f has besides the kernel. `noise`: learn how the noise varies. `committee`: many experts instead of
+    one model. `window`: the model will forget all but the last rows. `checkpoint` keeps how far learning has come.
     """
 
     approx: Approximation
@@ -115,6 +116,7 @@ class Problem:
     optimizer: str | None = "auto"
     clip_variances: bool = False
     window: int | None = None
+    trend: Trend | None = None
     noise: NoiseSpec | None = None
     committee: CommitteeSpec | None = None
     steps: StepOptions = field(default_factory=StepOptions)

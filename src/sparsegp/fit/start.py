@@ -14,6 +14,7 @@ from sparsegp import parallel
 from sparsegp.core import inducing
 from sparsegp.core.approximations import get
 from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.trend import Trend, detrended
 from sparsegp.fit.problem import INTERRUPTED, Start
 from sparsegp.fit.scaling import Scaling
 from sparsegp.kernels import Kernel, Stationary, as_kernel
@@ -53,13 +54,22 @@ OPTIONS = StartOptions()
 
 
 def starting_point(
-    kernel: Any, noise_var: float | None, scaling: Scaling, block: Block, rng: np.random.Generator, *, warns: bool
+    kernel: Any,
+    noise_var: float | None,
+    scaling: Scaling,
+    block: Block,
+    rng: np.random.Generator,
+    *,
+    warns: bool,
+    trend: Trend | None = None,
 ) -> Start:
     """From the user's kernel and noise variance. A kernel's name starts from median distances; noise that is not
-    given, from the differences between neighbours. `warns` of lengthscales that learning may not recover from."""
+    given, from the differences between neighbours. Both start from what a trend leaves. `warns` of lengthscales that
+    learning may not recover from."""
+    left, least = detrended(block, trend), OPTIONS.noise_floor * block.target_variance
     given_noise = None if noise_var is None else float(noise_var) / scaling.y_scale**2
     if isinstance(kernel, str):
-        variance, lengthscales = block.target_variance, median_lengthscales(block.X, rng)
+        variance, lengthscales = max(left.target_variance, least), median_lengthscales(block.X, rng)
         started: Kernel = kernel_class(kernel)(variance=variance, lengthscales=lengthscales)
     else:
         given, white = as_kernel(kernel)
@@ -69,7 +79,7 @@ def starting_point(
         if warns:
             _warn_of_odd_lengthscales(started)
     if given_noise is None:
-        given_noise = neighbour_noise_var(block.X, block.y, rng)
+        given_noise = max(neighbour_noise_var(block.X, left.y, rng), least)
     return Start(started.to(block.X.device), given_noise)
 
 
@@ -112,9 +122,15 @@ def until_interrupted(learning: Callable[[], list[LearningResult]]) -> list[Lear
 
 
 def local_start(
-    block: Block, start: Start, optimizer: str, rng: np.random.Generator, on_step: StepCallback | None = None
+    block: Block,
+    start: Start,
+    optimizer: str,
+    rng: np.random.Generator,
+    on_step: StepCallback | None = None,
+    trend: Trend | None = None,
 ) -> Start:
-    """Kernel and noise learned from a few neighbourhoods, before there are blocks.
+    """Kernel and noise learned from a few neighbourhoods, before there are blocks; from what a trend of all rows leaves
+    there, for a neighbourhood cannot tell a plane from a long wave.
 
     They are the start of models by blocks, and their lengthscales the metric in which blocks are compact. Exact GPs
     have nothing for "ngd" to sample.
@@ -122,9 +138,9 @@ def local_start(
     optimizer = "lbfgs" if optimizer == "ngd" else optimizer
     learn_noise = block.noise_var is None
     hyper = Hyperparameters(start.kernel, start.noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
-    limits = limits_of(block, start.noise_var)
+    limits, left = limits_of(block, start.noise_var), detrended(block, trend)
     results = until_interrupted(
-        lambda: neighbourhoods.learn(block, hyper, limits, optimizer=optimizer, rng=rng, on_step=on_step)
+        lambda: neighbourhoods.learn(left, hyper, limits, optimizer=optimizer, rng=rng, on_step=on_step)
     )
     hyper.clear_gradient()
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
@@ -138,11 +154,12 @@ def global_start(
     rng: np.random.Generator,
     on_step: StepCallback | None = None,
     schedule: Schedule | None = None,
+    trend: Trend | None = None,
 ) -> Start:
     """Kernel and noise learned by VFE with few inducing inputs from a random subset: what varies slowly."""
     X = block.X.to(torch.float64)
     chosen = inducing.select_inducing("kmeans", start.kernel, X, OPTIONS.global_inducing, rng, block.weight)
-    hyper = Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=block.noise_var is None)
+    hyper = Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=block.noise_var is None, trend=trend)
     limits = limits_of(block, start.noise_var)
     results = learn(
         MemoryRows(block),
@@ -167,6 +184,7 @@ def learned_noise_start(
     *,
     local: bool,
     on_global_step: StepCallback | None = None,
+    trend: Trend | None = None,
 ) -> Start:
     """A start with constant noise for noise that varies; `local`: from neighbourhoods, unless they call everything
     signal.
@@ -176,9 +194,9 @@ def learned_noise_start(
     """
     own_start = Start(deepcopy(start.kernel), start.noise_var)
     watched = (on_global_step or on_step, OPTIONS.quick) if local else (on_step, OPTIONS.thorough)
-    smooth = global_start(block, own_start, optimizer, rng, *watched)
+    smooth = global_start(block, own_start, optimizer, rng, *watched, trend)
     least = OPTIONS.least_noise_fraction * smooth.noise_var
-    found = local_start(block, start, optimizer, rng, on_step) if local else smooth
+    found = local_start(block, start, optimizer, rng, on_step, trend) if local else smooth
     if found.noise_var <= OPTIONS.suspicious_noise * block.target_variance:
         found = smooth
     stages = smooth.stages if found is smooth else (*smooth.stages, *found.stages)
