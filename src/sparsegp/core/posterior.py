@@ -101,16 +101,23 @@ class SparsePosterior:
 
         One product per row instead of two triangular solves. The signs s are None (all 1) unless q is wider than the
         prior in some direction, which a posterior from statistics never is: there I - B^-1 has eigenvalues in [0, 1).
-        With a trend the prior variance is that of the kernel, I is 0 for the trend, and some signs are negative: the
-        broad prior of the trend takes part in no difference.
+        B and I are those of the inducing values alone, the leading part of B. What the trend adds, |L_22^-1 (b T(x) -
+        L_21 L_11^-1 w)|^2 with L = LB, has negative signs: its broad prior takes part in no difference.
         """
         inverse_L = linalg.inverse_lower(self.prior.root)
         if self._deterministic:
             return inverse_L.mT @ linalg.inverse_lower(self.q.LB.factor).mT, None
-        own = torch.zeros_like(self.q.mean)
-        own[: self.prior.n_inducing] = 1.0
-        root, values = linalg.signed_root(torch.diag(own) - self.q.covariance)
-        return inverse_L.mT @ root, values.sign() if values.min() < -WIDER_THAN_PRIOR else None
+        M, LB = self.prior.n_inducing, self.q.LB.factor
+        eye = torch.eye(M, dtype=torch.float64, device=LB.device)
+        inverse_B = self.q.covariance if self.trend is None else linalg.inverse_from_cholesky(LB[:M, :M])
+        root, values = linalg.signed_root(eye - inverse_B)
+        signs = values.sign() if values.min() < -WIDER_THAN_PRIOR else None
+        if self.trend is None:
+            return inverse_L.mT @ root, signs
+        whole = linalg.inverse_lower(LB).mT
+        whole[:M, :M] = root
+        signs = torch.cat([torch.ones_like(values) if signs is None else signs, -torch.ones_like(LB[M:, 0])])
+        return inverse_L.mT @ whole, signs
 
     @property
     def trend(self) -> Trend | None:
