@@ -1,10 +1,13 @@
 """Where learning starts: kernel and noise in the scaling of the model, from the user, from a quick look at the rows, or
 from neighbourhoods."""
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,9 @@ from sparsegp import parallel
 from sparsegp.core import inducing
 from sparsegp.core.approximations import get
 from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.dense import ExactPosterior
 from sparsegp.core.trend import Trend, detrended
+from sparsegp.errors import FactorizationError
 from sparsegp.fit.problem import INTERRUPTED, Start
 from sparsegp.fit.scaling import Scaling
 from sparsegp.kernels import Kernel, Stationary, as_kernel
@@ -31,14 +36,19 @@ USUAL_LENGTHSCALES = (0.02, 1e4)
 @dataclass(frozen=True)
 class StartOptions:
     """Limits of the noise, relative to the variance of the targets, and the quick global fit that learned noise starts
-    from. `thorough` is for models that start from that fit alone: a climb that ends early calls what it has not found
-    yet noise."""
+    from. `shorter` and `quieter` are multiples of lengthscales and noise that are tried, on `tried_rows`, where a trend
+    has taken away what varies slowly. `thorough` is for models that start from that fit alone: a climb that ends early
+    calls what it has not found yet noise.
+    """
 
     noise_floor: float = 1e-6
     noise_ceiling: float = 100.0
     least_noise_fraction: float = 0.005
     suspicious_noise: float = 1e-4
     global_inducing: int = 128
+    shorter: tuple[float, ...] = (1.0, 0.5, 0.25)
+    quieter: tuple[float, ...] = (1.0, 0.2)
+    tried_rows: int = 500
     quick: Schedule = field(
         default_factory=lambda: Schedule(
             warm_up_iterations=20, first_rows=4096, most_rows=4096, first_iterations=40, tolerance=1e-5
@@ -78,9 +88,35 @@ def starting_point(
             given_noise = white / scaling.y_scale**2
         if warns:
             _warn_of_odd_lengthscales(started)
+    found_noise = given_noise is None
     if given_noise is None:
         given_noise = max(neighbour_noise_var(block.X, left.y, rng), least)
+    if trend is not None and isinstance(kernel, str):
+        quieter = OPTIONS.quieter if found_noise and block.noise_var is None else (1.0,)
+        return _best_start(started.to(block.X.device), given_noise, block, trend, quieter, rng)
     return Start(started.to(block.X.device), given_noise)
+
+
+@torch.no_grad()
+def _best_start(
+    kernel: Kernel, noise_var: float, block: Block, trend: Trend, quieter: Sequence[float], rng: np.random.Generator
+) -> Start:
+    """The start with the highest evidence on some rows, the trend integrated out.
+
+    Median distances suit what varies over the whole of the data. A trend has taken that, and from lengthscales far too
+    long learning ends where all the rest is noise.
+    """
+    assert isinstance(kernel, Stationary)
+    rows = block.take(torch.from_numpy(rng.permutation(len(block))[: OPTIONS.tried_rows]))
+    tried: list[tuple[float, Start]] = []
+    for shorter, less in product(OPTIONS.shorter, quieter):
+        scaled = deepcopy(kernel)
+        scaled.log_lengthscales.add_(math.log(shorter))
+        noise = torch.tensor(less * noise_var, dtype=torch.float64, device=block.X.device)
+        with suppress(FactorizationError):
+            evidence = ExactPosterior.build(scaled, rows, noise, trend).log_evidence
+            tried.append((evidence, Start(scaled, less * noise_var)))
+    return max(tried, key=lambda one: one[0])[1] if tried else Start(kernel, noise_var)
 
 
 def starting_noise_kernel(kernel: Any, scaling: Scaling, block: Block, rng: np.random.Generator) -> Kernel:
