@@ -101,8 +101,8 @@ class SparsePosterior:
 
         One product per row instead of two triangular solves. The signs s are None (all 1) unless q is wider than the
         prior in some direction, which a posterior from statistics never is: there I - B^-1 has eigenvalues in [0, 1).
-        B and I are those of the inducing values alone, the leading part of B. What the trend adds, |L_22^-1 (b T(x) -
-        L_21 L_11^-1 w)|^2 with L = LB, has negative signs: its broad prior takes part in no difference.
+        B and I are those of the inducing values alone, the leading part of B. The last columns of F are for what a
+        trend adds, |L_22^-1 (b T(x) - L_21 L_11^-1 w)|^2 with L = LB: its broad prior takes part in no difference.
         """
         inverse_L = linalg.inverse_lower(self.prior.root)
         if self._deterministic:
@@ -111,13 +111,11 @@ class SparsePosterior:
         eye = torch.eye(M, dtype=torch.float64, device=LB.device)
         inverse_B = self.q.covariance if self.trend is None else linalg.inverse_from_cholesky(LB[:M, :M])
         root, values = linalg.signed_root(eye - inverse_B)
-        signs = values.sign() if values.min() < -WIDER_THAN_PRIOR else None
-        if self.trend is None:
-            return inverse_L.mT @ root, signs
-        whole = linalg.inverse_lower(LB).mT
-        whole[:M, :M] = root
-        signs = torch.cat([torch.ones_like(values) if signs is None else signs, -torch.ones_like(LB[M:, 0])])
-        return inverse_L.mT @ whole, signs
+        if self.trend is not None:
+            whole = linalg.inverse_lower(LB).mT
+            whole[:M, :M] = root
+            root = whole
+        return inverse_L.mT @ root, values.sign() if values.min() < -WIDER_THAN_PRIOR else None
 
     @property
     def trend(self) -> Trend | None:
@@ -165,10 +163,14 @@ class SparsePosterior:
     def _by_root(self, X: Tensor) -> tuple[Tensor, Tensor]:
         both = self.prior.columns(X) @ self._root_and_weights(X.dtype)
         spread, mean = both[:, :-1], both[:, -1]
-        signs = self._root[1]
-        explained = linalg.row_squares(spread) if signs is None else spread.square() @ signs.to(X.dtype)
         prior_var = self.prior.kernel.diagonal(X)
-        var = explained if self._deterministic else prior_var - explained
+        if self._deterministic:
+            return mean, torch.maximum(linalg.row_squares(spread), SMALLEST_VARIANCE * prior_var)
+        own, signs = self.prior.of_kernel(spread), self._root[1]
+        explained = linalg.row_squares(own) if signs is None else own.square() @ signs.to(X.dtype)
+        var = prior_var - explained
+        if self.trend is not None:
+            var = var.clamp_min_(0.0) + linalg.row_squares(spread[:, own.shape[1] :])
         return mean, torch.maximum(var, SMALLEST_VARIANCE * prior_var)
 
     def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
