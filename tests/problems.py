@@ -19,6 +19,7 @@ from sparsegp.core.local import LocalPosterior
 from sparsegp.core.partition import block_slices
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.trend import Trend
 from sparsegp.infer import batch
 from sparsegp.kernels import Kernel
 from sparsegp.learn.hyperparameters import Hyperparameters
@@ -60,6 +61,7 @@ class Problem:
     test_labels: Tensor
     row_noise: Tensor | None = None
     weight: Tensor | None = None
+    trend: Trend | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -75,7 +77,7 @@ class Problem:
         return MemoryRows(self.block.take(order), offsets)
 
     def prior(self, row: Approximation) -> SparsePrior:
-        return SparsePrior.build(self.kernel, self.inducing, self.noise_var, row)
+        return SparsePrior.build(self.kernel, self.inducing, self.noise_var, row, trend=self.trend)
 
     def infer(self, row: Approximation) -> tuple[SparsePosterior | LocalPosterior, float]:
         """Posterior and log evidence of a row that works through inducing values."""
@@ -85,7 +87,8 @@ class Problem:
     def posterior(self, name: str) -> tuple[LatentPosterior, float]:
         """Posterior and log evidence of any row."""
         if name == "exact":
-            exact = ExactPosterior.build(self.kernel, self.block, torch.tensor(self.noise_var, dtype=torch.float64))
+            noise_var = torch.tensor(self.noise_var, dtype=torch.float64)
+            exact = ExactPosterior.build(self.kernel, self.block, noise_var, self.trend)
             return exact, exact.log_evidence
         posterior, evidence = self.infer(get_row(name))
         if name == "nystrom":
@@ -104,7 +107,7 @@ class Problem:
         return evidence, *self.predict(posterior)
 
     def hyperparameters(self) -> Hyperparameters:
-        return Hyperparameters(self.kernel, self.noise_var, self.inducing)
+        return Hyperparameters(self.kernel, self.noise_var, self.inducing, trend=self.trend)
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ class DenseProblem:
     Xs: np.ndarray
     blocks: np.ndarray
     test_blocks: np.ndarray
+    trend: oracle.Features | None = None
 
     @classmethod
     def of(cls, problem: Problem) -> DenseProblem:
@@ -129,7 +133,8 @@ class DenseProblem:
             X, y, blocks = oracle.repeat_rows(X, y, counts, blocks)
             noise = noise if problem.row_noise is None else np.repeat(noise, counts)
         tests = problem.X_test.numpy(), blocks, problem.test_labels.numpy()
-        return cls(covariance(problem.kernel), X, y, problem.inducing.numpy(), noise, *tests)
+        trend = None if problem.trend is None else features(problem.trend)
+        return cls(covariance(problem.kernel), X, y, problem.inducing.numpy(), noise, *tests, trend)
 
     @property
     def data(self) -> tuple[Any, ...]:
@@ -137,8 +142,8 @@ class DenseProblem:
 
     def results(self, name: str, power: float = POWER) -> Results:
         """What `Problem.results` gives, by the oracle."""
-        evidence = oracle.log_evidence(name, *self.data, self.blocks, power)
-        mean, cov = oracle.predict(name, *self.data, self.Xs, self.blocks, self.test_blocks, power)
+        evidence = oracle.log_evidence(name, *self.data, self.blocks, power, trend=self.trend)
+        mean, cov = oracle.predict(name, *self.data, self.Xs, self.blocks, self.test_blocks, power, trend=self.trend)
         return evidence, mean, cov, mean, np.diag(cov)
 
 
@@ -151,6 +156,15 @@ def covariance(kernel: Kernel) -> oracle.Covariance:
         return values
 
     return k
+
+
+def features(trend: Trend) -> oracle.Features:
+    """A trend as the oracle's h(A), written out: b (1, x_j, ...)."""
+
+    def h(A: np.ndarray) -> np.ndarray:
+        return trend.width * np.column_stack([np.ones(len(A)), *(A[:, j] for j in trend.columns)])
+
+    return h
 
 
 def _sum_kernel(rng: np.random.Generator, n_dims: int) -> Kernel:

@@ -21,6 +21,7 @@ from sparsegp import InputError, SparseGPRegressor
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import Partition
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.trend import Trend
 from sparsegp.data import Moments, open_source
 from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.scaling import Scaling
@@ -129,6 +130,17 @@ def test_statistics_value_and_gradient_are_those_of_one_machine(both: Any, name:
     )
 
 
+@pytest.mark.parametrize("name", ["vfe", "fitc", "pic"])
+def test_a_trend_travels(both: Any, name: str) -> None:
+    row, block, hyper = get_row(name), make_block("plain"), make_hyper()
+    hyper.trend = Trend((0, 1))
+    rows, local = on_workers(both, block, row.by_block), here(block, row.by_block)
+    sums, expected = (batch.statistics_of(hyper.prior(row), where) for where in (rows, local))
+    agree((sums.precision, sums.shift), (expected.precision, expected.shift), 1e-11)
+    gradients = [gradient_of(CollapsedObjective(where, row), hyper) for where in (rows, local)]
+    agree(gradients[0], gradients[1], 1e-8)
+
+
 @pytest.mark.parametrize("kernel", ["matern32", "se+linear", "product"])
 def test_any_kernel_travels(both: Any, kernel: str) -> None:
     row, block, hyper = get_row("pep"), make_block(), make_hyper(kernel)
@@ -179,10 +191,11 @@ def test_messages_stay_within_four_matrices_a_worker(both: Any) -> None:
     assert 2 * reported["bytes_per_evaluation"] <= 4 * reported["workers"] * M**2 * 8
 
 
+@pytest.mark.parametrize("trend", [None, "linear"])
 @pytest.mark.parametrize("name", MODELS)
-def test_fit_without_learning_is_that_of_one_machine(both: Any, name: str) -> None:
+def test_fit_without_learning_is_that_of_one_machine(both: Any, name: str, trend: str | None) -> None:
     X, y = make_data()
-    model = SparseGPRegressor(**MODELS[name], optimizer=None, noise_var=0.05, random_state=4)
+    model = SparseGPRegressor(**MODELS[name], optimizer=None, noise_var=0.05, trend=trend, random_state=4)
     got = fitted(SparseGPRegressor(**model.get_params()), X, y, client=both)
     same_model(got, model.fit(X, y), 1e-8)
 

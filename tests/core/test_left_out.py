@@ -17,6 +17,7 @@ from sparsegp.core.block import MemoryRows
 from sparsegp.core.dense import ExactPosterior, NystromPosterior
 from sparsegp.core.left_out import LeftOut, LeftOutOfRows, left_out_of_exact, left_out_of_nystrom
 from sparsegp.core.partition import block_slices
+from sparsegp.core.trend import Trend
 from sparsegp.errors import InputError
 from sparsegp.infer import batch
 from sparsegp.testing import oracle
@@ -45,8 +46,9 @@ def sorted_rows(problem: Problem) -> MemoryRows:
 def left_out(problem: Problem, row: Approximation) -> LeftOut:
     """In the order of the problem."""
     if row.family is Family.EXACT:
-        posterior = ExactPosterior.build(problem.kernel, problem.block, torch.tensor(problem.noise_var).double())
-        found, held = left_out_of_exact(posterior, problem.block, torch.tensor(problem.noise_var).double())
+        noise_var = torch.tensor(problem.noise_var).double()
+        posterior = ExactPosterior.build(problem.kernel, problem.block, noise_var, problem.trend)
+        found, held = left_out_of_exact(posterior, problem.block, noise_var)
         assert held.all()
         return found
     rows = sorted_rows(problem)
@@ -79,7 +81,8 @@ def refitted(problem: Problem, row: Approximation) -> tuple[Tensor, Tensor]:
     for i in range(len(problem.y)):
         rest = without(problem, i)
         if row.family is Family.EXACT:
-            posterior = ExactPosterior.build(rest.kernel, rest.block, torch.tensor(rest.noise_var).double())
+            noise_var = torch.tensor(rest.noise_var).double()
+            posterior = ExactPosterior.build(rest.kernel, rest.block, noise_var, rest.trend)
             mean, cov = posterior.joint(rest.X_test)
         else:
             found, _ = rest.infer(row)
@@ -97,6 +100,14 @@ def test_rows_left_out_are_predicted_as_by_a_fit_of_the_others(name: str, varian
     problem, row = VARIANTS[variant](random_problem(3, "matern32")), get_row(name)
     found = left_out(problem, row)
     agree((found.mean, found.f_var), refitted(problem, row))
+
+
+@pytest.mark.parametrize("variant", ["plain", "weights and row noise"])
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_left_out_of_a_trend(name: str, variant: str) -> None:
+    problem = replace(VARIANTS[variant](random_problem(3, "matern32")), trend=Trend((0, 1)))
+    found, row = left_out(problem, get_row(name)), get_row(name)
+    agree((found.mean, found.f_var), refitted(problem, row), rtol=1e-7)
 
 
 @pytest.mark.parametrize("power", POWERS)
@@ -126,7 +137,8 @@ def test_sum_of_log_densities_is_that_of_the_dense_oracle(name: str) -> None:
 def test_a_model_without_the_row_is_less_certain_of_it(name: str) -> None:
     problem, row = random_problem(13), get_row(name)
     if name == "exact":
-        posterior = ExactPosterior.build(problem.kernel, problem.block, torch.tensor(problem.noise_var).double())
+        noise_var = torch.tensor(problem.noise_var).double()
+        posterior = ExactPosterior.build(problem.kernel, problem.block, noise_var, problem.trend)
         _, var = posterior.marginals(problem.X)
     else:
         _, var = problem.infer(row)[0].marginals(problem.X, problem.labels)

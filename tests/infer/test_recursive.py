@@ -17,6 +17,7 @@ from sparsegp.core.block import Block
 from sparsegp.core.posterior import InducingPosterior, log_evidence
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
+from sparsegp.core.trend import Trend
 from sparsegp.infer import recursive, revise
 from sparsegp.infer.drift import Innovations
 from sparsegp.testing import check_engine
@@ -73,6 +74,7 @@ def test_golden_steps(golden, model, form):
 @pytest.mark.parametrize("form", FORMS)
 def test_engine_conforms(form):
     check_engine(recursive.init, lambda state, block: recursive.step(state, block, form))
+    check_engine(recursive.init, lambda state, block: recursive.step(state, block, form), trend=Trend((0, 1)))
 
 
 def test_the_conformance_check_sees_a_wrong_engine():

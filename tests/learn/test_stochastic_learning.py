@@ -15,6 +15,7 @@ from sparsegp.core.evidence import expected_log_likelihood
 from sparsegp.core.posterior import InducingPosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
+from sparsegp.core.trend import Trend
 from sparsegp.errors import InputError
 from sparsegp.learn import stochastic
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
@@ -26,7 +27,7 @@ WIDE = Limits((1e-4, 10.0), torch.full((2,), -4.0, dtype=torch.float64), torch.f
 
 
 def prior_of(hyper: Hyperparameters, name: str) -> SparsePrior:
-    return SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, get_row(name))
+    return hyper.prior(get_row(name))
 
 
 def block_gradients(problem: Problem, name: str, q: InducingPosterior, blocks: list[Block]) -> np.ndarray:
@@ -48,11 +49,14 @@ def blocks_of(rows: MemoryRows, name: str) -> BlockSource:
     return rows.draws(stochastic.BLOCK_ROWS, np.random.default_rng(0), by_block=get_row(name).by_block)
 
 
-@pytest.mark.parametrize("change", ["plain", *CHANGES])
+def with_plane(problem: Problem) -> Problem:
+    return replace(problem, trend=Trend((0, 1)))
+
+
+@pytest.mark.parametrize("change", ["plain", "trend", *CHANGES])
 @pytest.mark.parametrize("name", [*INDUCING_ROWS, "all shapes"])
 def test_expected_gradient_at_the_optimum_is_that_of_the_evidence(name: str, change: str) -> None:
-    problem = random_problem(21)
-    problem = CHANGES[change](problem) if change in CHANGES else problem
+    problem = {"plain": lambda same: same, "trend": with_plane, **CHANGES}[change](random_problem(21))
     hyper = problem.hyperparameters()
     CollapsedObjective(problem.rows, get_row(name)).value_and_gradient(hyper)
     blocks = list(problem.rows.blocks())

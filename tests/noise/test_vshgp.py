@@ -16,6 +16,7 @@ from problems import Problem, agree, get_row, random_problem, tensor, with_weigh
 from sparsegp import kernels
 from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.trend import Trend
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.lbfgs import maximize
 from sparsegp.learn.objective import CollapsedObjective
@@ -33,7 +34,8 @@ def joint_hyper(problem: Problem, seed: int = 5) -> JointHyperparameters:
     rng = np.random.default_rng(seed)
     noise_inducing = problem.inducing[::2] + torch.from_numpy(rng.normal(0.0, 0.2, problem.inducing[::2].shape))
     noise_kernel = kernels.SquaredExponential(rng.uniform(0.4, 1.2), rng.uniform(0.8, 1.8, problem.X.shape[1]))
-    return JointHyperparameters(problem.kernel, problem.inducing, noise_kernel, noise_inducing, -1.7)
+    given = problem.kernel, problem.inducing, noise_kernel, noise_inducing, -1.7
+    return JointHyperparameters(*given, trend=problem.trend)
 
 
 def tight(problem: Problem, name: str) -> ProfiledBound:
@@ -60,6 +62,12 @@ def check_gradient(objective: Any, hyper: JointHyperparameters, rtol: float) -> 
 @pytest.mark.parametrize("name", ["dtc", "vfe", "fitc", "pep", "pic", "with blocks"])
 def test_gradient_of_the_profiled_bound(name: str) -> None:
     problem = random_problem(11)
+    check_gradient(tight(problem, name), joint_hyper(problem), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["vfe", "fitc", "pic"])
+def test_gradient_of_the_profiled_bound_with_a_trend(name: str) -> None:
+    problem = replace(random_problem(3, "matern32"), trend=Trend((0, 1)))
     check_gradient(tight(problem, name), joint_hyper(problem), rtol=1e-5)
 
 

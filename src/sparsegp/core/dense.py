@@ -1,7 +1,7 @@
 """Models that keep all rows: the exact GP, O(N^3), and the Nystrom approximation (004 eq. 6 and sec. 10.1)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from sparsegp import linalg
 from sparsegp.core.block import CHUNK_ROWS, Block
 from sparsegp.core.posterior import SMALLEST_VARIANCE, InducingPosterior
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.trend import Trend
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
 
@@ -36,8 +37,43 @@ def row_noise(block: Block, noise_var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
+class TrendPosterior:
+    """Beside a GP with covariance S of its targets (noise included): H = b T(X), G = S^-1 H, the coefficients' mean,
+    and A = I + H^T S^-1 H, their precision.
+
+    The trend adds (b T(x) - k G) A^-1 (b T(x) - k G)^T to variances, k = k(x, X): nothing broad is subtracted.
+    """
+
+    trend: Trend
+    G: Tensor
+    A: linalg.Cholesky
+    mean: Tensor
+
+    @classmethod
+    def of(cls, trend: Trend, X: Tensor, C: linalg.Cholesky, mean: Tensor) -> "TrendPosterior":
+        """Beside S = C C^T; a known mean."""
+        half = linalg.solve_lower(C.factor, trend.features(X))
+        A = half.mT @ half
+        A.diagonal().add_(1.0)
+        A_root = linalg.cholesky(A, name="precision of the trend", smallest_pivot=0.0)
+        return cls(trend, linalg.solve_lower_transposed(C.factor, half), A_root, mean)
+
+    @classmethod
+    def fitted(cls, trend: Trend, X: Tensor, C: linalg.Cholesky, y: Tensor) -> "TrendPosterior":
+        """Beside S = C C^T; mean = A^-1 H^T S^-1 y."""
+        found = cls.of(trend, X, C, torch.zeros(trend.n_features, dtype=torch.float64))
+        return replace(found, mean=torch.cholesky_solve((found.G.mT @ y)[:, None], found.A.factor)[:, 0])
+
+    def moments(self, X: Tensor, K: Tensor) -> tuple[Tensor, Tensor]:
+        """What the trend adds to the mean of rows with covariances K, and a root of what it adds to the covariance."""
+        H = self.trend.features(X)
+        return H @ self.mean, linalg.whiten_rows(H - K @ self.G, self.A.factor)
+
+
+@dataclass(frozen=True)
 class ExactPosterior:
-    """p(f | y) with C = chol(K + noise), alpha = (K + noise)^-1 y, and the diagonal of K + noise without jitter."""
+    """p(f | y) with C = chol(K + noise), alpha = (K + noise)^-1 (y - trend), and the diagonal of K + noise without
+    jitter."""
 
     kernel: Kernel
     X: Tensor
@@ -45,9 +81,10 @@ class ExactPosterior:
     alpha: Tensor
     log_evidence: float
     diagonal: Tensor
+    beside: TrendPosterior | None = None
 
     @classmethod
-    def build(cls, kernel: Kernel, block: Block, noise_var: Tensor) -> "ExactPosterior":
+    def build(cls, kernel: Kernel, block: Block, noise_var: Tensor, trend: Trend | None = None) -> "ExactPosterior":
         X, y = block.X.to(torch.float64), block.y.to(torch.float64)
         noise, weight, single = row_noise(block, noise_var)
         with torch.no_grad():
@@ -55,10 +92,25 @@ class ExactPosterior:
             K.diagonal().add_(noise)
             diagonal = K.diagonal().clone()
             C = linalg.cholesky(K, name="covariance of the targets")
-            alpha = torch.cholesky_solve(y[:, None], C.factor)[:, 0]
+            beside = None if trend is None else TrendPosterior.fitted(trend, X, C, y)
+            left = y if beside is None else y - beside.trend.features(X) @ beside.mean
+            alpha = torch.cholesky_solve(left[:, None], C.factor)[:, 0]
         repeats = float(((weight - 1.0) * single.log() + weight.log()).sum())
-        evidence = -0.5 * (block.n_rows * math.log(2.0 * math.pi) + float(C.logdet) + repeats + float(y @ alpha))
-        return cls(kernel, X, C, alpha, evidence, diagonal)
+        logdet = float(C.logdet) + (0.0 if beside is None else float(beside.A.logdet))
+        evidence = -0.5 * (block.n_rows * math.log(2.0 * math.pi) + logdet + repeats + float(y @ alpha))
+        return cls(kernel, X, C, alpha, evidence, diagonal, beside)
+
+    @property
+    def trend(self) -> Trend | None:
+        return None if self.beside is None else self.beside.trend
+
+    def precision(self) -> Tensor:
+        """(K + noise + trend)^-1."""
+        inverse = linalg.inverse_from_cholesky(self.C.factor)
+        if self.beside is None:
+            return inverse
+        root = linalg.whiten_rows(self.beside.G, self.beside.A.factor)
+        return inverse - root @ root.mT
 
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         means, variances = [], []
@@ -67,8 +119,13 @@ class ExactPosterior:
                 K = self.kernel(part, self.X)
                 spread = linalg.whiten_rows(K, self.C.factor)
                 prior_var = self.kernel.diagonal(part)
-                means.append(K @ self.alpha)
-                variances.append(torch.maximum(prior_var - linalg.row_squares(spread), SMALLEST_VARIANCE * prior_var))
+                mean = K @ self.alpha
+                var = torch.maximum(prior_var - linalg.row_squares(spread), SMALLEST_VARIANCE * prior_var)
+                if self.beside is not None:
+                    level, root = self.beside.moments(part, K)
+                    mean, var = mean + level, var + linalg.row_squares(root)
+                means.append(mean)
+                variances.append(var)
         return torch.cat(means), torch.cat(variances)
 
     def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -76,7 +133,11 @@ class ExactPosterior:
         with torch.no_grad():
             K = self.kernel(X, self.X)
             spread = linalg.whiten_rows(K, self.C.factor)
-            return K @ self.alpha, linalg.symmetric(self.kernel(X) - spread @ spread.mT)
+            mean, cov = K @ self.alpha, self.kernel(X) - spread @ spread.mT
+            if self.beside is not None:
+                level, root = self.beside.moments(X, K)
+                mean, cov = mean + level, cov + root @ root.mT
+            return mean, linalg.symmetric(cov)
 
 
 @dataclass(frozen=True)
@@ -85,6 +146,7 @@ class NystromPosterior:
 
     Q replaces K in the training covariance only (004 sec. 10.1), so this is not a generative model: the joint prior
     can be indefinite and variances can come out negative. They are returned as they are unless `clip` is asked for.
+    A trend is beside it: A and B are then those of the inducing values alone.
     """
 
     prior: SparsePrior
@@ -94,6 +156,7 @@ class NystromPosterior:
     T: Tensor
     beta: Tensor
     clip: bool = False
+    beside: TrendPosterior | None = None
 
     @classmethod
     @torch.no_grad()
@@ -118,10 +181,22 @@ class NystromPosterior:
         clip: bool = False,
     ) -> "NystromPosterior":
         """From beta as it was computed before."""
-        scale = inverse_noise.sqrt()
-        A = prior.features(X) * scale[:, None]
-        T = linalg.whiten_rows(A, q.LB.factor.to(A.dtype)) * scale[:, None]
-        return cls(prior, X, inverse_noise, q, T, beta, clip)
+        M, scale = prior.n_inducing, inverse_noise.sqrt()
+        A = prior.of_kernel(prior.features(X)) * scale[:, None]
+        # the leading part of the factor is that of the leading part of B
+        T = linalg.whiten_rows(A, q.LB.factor[:M, :M].to(A.dtype)) * scale[:, None]
+        beside = None
+        if prior.trend is not None:
+            H = prior.trend.features(X)
+            G = inverse_noise[:, None] * H - T @ (T.mT @ H)
+            # and the trailing part that of what the leading one leaves: I + H^T (Q + noise)^-1 H
+            left = linalg.Cholesky(q.LB.factor[M:, M:].to(A.dtype), q.LB.jitter)
+            beside = TrendPosterior(prior.trend, G, left, q.mean[M:].to(A.dtype))
+        return cls(prior, X, inverse_noise, q, T, beta, clip, beside)
+
+    @property
+    def trend(self) -> Trend | None:
+        return self.prior.trend
 
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         means, variances = [], []
@@ -130,8 +205,12 @@ class NystromPosterior:
                 K = self.prior.kernel(part, self.X)
                 prior_var = self.prior.kernel.diagonal(part)
                 explained = linalg.row_dots(K * self.inverse_noise, K) - (K @ self.T).square().sum(1)
-                means.append(K @ self.beta)
-                variances.append(self.clipped(prior_var - explained, prior_var))
+                mean, var = K @ self.beta, prior_var - explained
+                if self.beside is not None:
+                    level, root = self.beside.moments(part, K)
+                    mean, var = mean + level, var + linalg.row_squares(root)
+                means.append(mean)
+                variances.append(self.clipped(var, prior_var))
         return torch.cat(means), torch.cat(variances)
 
     def clipped(self, var: Tensor, prior_var: Tensor) -> Tensor:
@@ -142,5 +221,8 @@ class NystromPosterior:
         with torch.no_grad():
             K = self.prior.kernel(X, self.X)
             KT = K @ self.T
-            cov = self.prior.kernel(X) - (K * self.inverse_noise) @ K.mT + KT @ KT.mT
-            return K @ self.beta, linalg.symmetric(cov)
+            mean, cov = K @ self.beta, self.prior.kernel(X) - (K * self.inverse_noise) @ K.mT + KT @ KT.mT
+            if self.beside is not None:
+                level, root = self.beside.moments(X, K)
+                mean, cov = mean + level, cov + root @ root.mT
+            return mean, linalg.symmetric(cov)

@@ -224,7 +224,7 @@ def left_out_of_exact(posterior: ExactPosterior, block: Block, noise_var: Tensor
     _, _, single = row_noise(block, noise_var)
     places, y = _places(posterior, block, noise_var), block.y.to(torch.float64)
     mean, f_var = torch.empty_like(y), torch.empty_like(y)
-    precision = linalg.inverse_from_cholesky(posterior.C.factor).diagonal()
+    precision = posterior.precision().diagonal()
     prior_var = posterior.kernel.diagonal(posterior.X)
     var = precision.reciprocal() - (posterior.diagonal - prior_var)
     mean[places] = y[places] - posterior.alpha / precision
@@ -242,6 +242,8 @@ def _places(posterior: ExactPosterior, block: Block, noise_var: Tensor) -> Tenso
     X = block.X.to(torch.float64)
     C, alpha = posterior.C.factor, posterior.alpha
     targets = C @ (C.mT @ alpha)
+    if posterior.beside is not None:
+        targets += posterior.beside.trend.features(posterior.X) @ posterior.beside.mean
     slack = SAME_ROWS[block.X.dtype] * float(targets.abs().max()) + 1e-13 * float(
         posterior.diagonal.max() * alpha.norm()
     )
@@ -269,8 +271,14 @@ def left_out_of_nystrom(posterior: NystromPosterior, block: Block) -> LeftOut:
     With P = C^-1 = N - T T^T, beta = P y and k~ = k without its own entry, C_-i^-1 is P - P_i P_i^T/P_ii:
 
         mean_-i = k~ beta - (k~ P_i) beta_i/P_ii,     var_-i = k_ii - k~ P k~ + (k~ P_i)^2/P_ii.
+
+    A trend is part of C and of k here.
     """
     prior, T, beta = posterior.prior, posterior.T, posterior.beta
+    H = block.X.new_zeros(len(block), 0)
+    if posterior.beside is not None:
+        H = posterior.beside.trend.features(block.X)
+        T = torch.cat([T, linalg.whiten_rows(posterior.beside.G, posterior.beside.A.factor)], dim=1)
     weight = 1.0 if block.weight is None else block.weight
     same = block.X.shape == posterior.X.shape and bool((block.X == posterior.X).all())
     tolerance = SAME_ROWS[block.X.dtype]
@@ -282,8 +290,8 @@ def left_out_of_nystrom(posterior: NystromPosterior, block: Block) -> LeftOut:
     means, variances = [], []
     for start in range(0, len(block), CHUNK_ROWS):
         own = torch.arange(start, min(start + CHUNK_ROWS, len(block)))
-        K = prior.kernel(block.X[own], block.X)
-        prior_var = prior.kernel.diagonal(block.X[own])
+        K = prior.kernel(block.X[own], block.X) + H[own] @ H.mT
+        prior_var = prior.kernel.diagonal(block.X[own]) + linalg.row_squares(H[own])
         K[torch.arange(len(own)), own] = 0.0
         KT = K @ T
         cross, precision = -linalg.row_dots(KT, T[own]), posterior.inverse_noise[own] - linalg.row_squares(T[own])

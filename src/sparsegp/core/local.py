@@ -13,6 +13,7 @@ from sparsegp.core.block import CHUNK_ROWS, BlockStore
 from sparsegp.core.posterior import SMALLEST_VARIANCE, InducingPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import repeated_noise
+from sparsegp.core.trend import Trend
 from sparsegp.errors import InputError
 
 CACHE_BYTES = 256 * 2**20
@@ -45,13 +46,17 @@ class LocalPosterior:
     cache_bytes: int = CACHE_BYTES
     _cache: OrderedDict[int, LocalBlock] = field(default_factory=OrderedDict, repr=False, compare=False)
 
+    @property
+    def trend(self) -> Trend | None:
+        return self.prior.trend
+
     def with_posterior(self, q: InducingPosterior) -> "LocalPosterior":
         """The same blocks under another q(u): both share the prepared blocks, which depend on the prior alone."""
         return replace(self, q=q)
 
     def conditionals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Of p(f_* | y_P, u) = N(B u + l, R), whatever q: the whitened slope B and the variance R at each row."""
-        slopes = torch.empty(X.shape[0], self.prior.n_inducing, dtype=torch.float64)
+        slopes = torch.empty(X.shape[0], self.prior.n_features, dtype=torch.float64)
         var = torch.empty(X.shape[0], dtype=torch.float64)
         with torch.no_grad():
             for k, index in _by_label(_checked(labels, X)):
@@ -75,7 +80,7 @@ class LocalPosterior:
         """cov = blockdiag(R_P) + B Sigma B^T: points of different blocks are independent given u."""
         X = X.to(torch.float64)
         mean = torch.empty(X.shape[0], dtype=torch.float64)
-        slopes = torch.empty(X.shape[0], self.prior.n_inducing, dtype=torch.float64)
+        slopes = torch.empty(X.shape[0], self.prior.n_features, dtype=torch.float64)
         cov = torch.zeros(X.shape[0], X.shape[0], dtype=torch.float64)
         with torch.no_grad():
             for k, index in _by_label(_checked(labels, X)):
@@ -93,7 +98,7 @@ class LocalPosterior:
         local = self._block(k) if 0 <= k < self.rows.n_blocks else None
         if local is None or len(local.y) == 0:
             return W @ self.q.mean, W, D, torch.zeros(X.shape[0], 0, dtype=torch.float64)
-        cross = self.prior.kernel(X, local.X) - W @ local.W.mT
+        cross = self.prior.kernel(X, local.X) - self.prior.of_kernel(W) @ self.prior.of_kernel(local.W).mT
         root = linalg.whiten_rows(cross, local.C)
         gain = linalg.solve_lower_transposed(local.C, root.mT).mT
         innovation = local.y - local.W @ self.q.mean
@@ -114,7 +119,7 @@ class LocalPosterior:
         block = self.rows.block(k)
         X = block.X.to(torch.float64)
         if len(block) == 0:
-            return LocalBlock(X, X.new_zeros(0), X.new_zeros(0, self.prior.n_inducing), X.new_zeros(0, 0))
+            return LocalBlock(X, X.new_zeros(0), X.new_zeros(0, self.prior.n_features), X.new_zeros(0, 0))
         W = self.prior.features(X)
         noise, weight = repeated_noise(self.prior, block)
         V = noise_model.block_covariance(self.prior.approx, self.prior.residual_block(X, W), noise, weight)

@@ -13,6 +13,7 @@ from sparsegp.core.approximations import TestConditional
 from sparsegp.core.block import CHUNK_ROWS
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
+from sparsegp.core.trend import Trend
 
 SMALLEST_VARIANCE = 1e-14
 WIDER_THAN_PRIOR = 1e-12
@@ -21,6 +22,10 @@ ROOT_PAYS = 8
 
 class LatentPosterior(Protocol):
     """The posterior of f. `labels` are the blocks of the inputs, for models that are local."""
+
+    @property
+    def trend(self) -> Trend | None:
+        """What f has besides the kernel."""
 
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at each row of X."""
@@ -47,8 +52,8 @@ class InducingPosterior:
 
     @classmethod
     def from_moments(cls, prior: SparsePrior, mean: Tensor, covariance: Tensor) -> "InducingPosterior":
-        """q(u) = N(mean, covariance), any Gaussian, in whitened coordinates."""
-        L = prior.Luu.factor
+        """q(u) = N(mean, covariance), any Gaussian, in whitened coordinates. A trend has its part in u."""
+        L = prior.root
         whitened = linalg.solve_lower(L, linalg.solve_lower(L, covariance).mT)
         S = linalg.cholesky(linalg.symmetric(whitened), name="covariance of q(u)")
         precision = linalg.inverse_from_cholesky(S.factor)
@@ -88,7 +93,7 @@ class SparsePosterior:
     @cached_property
     def _weights(self) -> Tensor:
         """a = L^-T mean: the predictive mean is k_*u a."""
-        return linalg.solve_lower_transposed(self.prior.Luu.factor, self.q.mean[:, None])[:, 0]
+        return linalg.solve_lower_transposed(self.prior.root, self.q.mean[:, None])[:, 0]
 
     @cached_property
     def _root(self) -> tuple[Tensor, Tensor | None]:
@@ -96,13 +101,25 @@ class SparsePosterior:
 
         One product per row instead of two triangular solves. The signs s are None (all 1) unless q is wider than the
         prior in some direction, which a posterior from statistics never is: there I - B^-1 has eigenvalues in [0, 1).
+        B and I are those of the inducing values alone, the leading part of B. The last columns of F are for what a
+        trend adds, |L_22^-1 (b T(x) - L_21 L_11^-1 w)|^2 with L = LB: its broad prior takes part in no difference.
         """
-        inverse_L = linalg.inverse_lower(self.prior.Luu.factor)
+        inverse_L = linalg.inverse_lower(self.prior.root)
         if self._deterministic:
             return inverse_L.mT @ linalg.inverse_lower(self.q.LB.factor).mT, None
-        eye = torch.eye(len(self.q.mean), dtype=torch.float64, device=self.q.mean.device)
-        root, values = linalg.signed_root(eye - self.q.covariance)
+        M, LB = self.prior.n_inducing, self.q.LB.factor
+        eye = torch.eye(M, dtype=torch.float64, device=LB.device)
+        inverse_B = self.q.covariance if self.trend is None else linalg.inverse_from_cholesky(LB[:M, :M])
+        root, values = linalg.signed_root(eye - inverse_B)
+        if self.trend is not None:
+            whole = linalg.inverse_lower(LB).mT
+            whole[:M, :M] = root
+            root = whole
         return inverse_L.mT @ root, values.sign() if values.min() < -WIDER_THAN_PRIOR else None
+
+    @property
+    def trend(self) -> Trend | None:
+        return self.prior.trend
 
     @property
     def _deterministic(self) -> bool:
@@ -144,12 +161,16 @@ class SparsePosterior:
         return (W @ self.q.mean).to(X.dtype), torch.maximum(var, floor).to(X.dtype)
 
     def _by_root(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        both = self.prior.covariance(X) @ self._root_and_weights(X.dtype)
+        both = self.prior.columns(X) @ self._root_and_weights(X.dtype)
         spread, mean = both[:, :-1], both[:, -1]
-        signs = self._root[1]
-        explained = linalg.row_squares(spread) if signs is None else spread.square() @ signs.to(X.dtype)
         prior_var = self.prior.kernel.diagonal(X)
-        var = explained if self._deterministic else prior_var - explained
+        if self._deterministic:
+            return mean, torch.maximum(linalg.row_squares(spread), SMALLEST_VARIANCE * prior_var)
+        own, signs = self.prior.of_kernel(spread), self._root[1]
+        explained = linalg.row_squares(own) if signs is None else own.square() @ signs.to(X.dtype)
+        var = prior_var - explained
+        if self.trend is not None:
+            var = var.clamp_min_(0.0) + linalg.row_squares(spread[:, own.shape[1] :])
         return mean, torch.maximum(var, SMALLEST_VARIANCE * prior_var)
 
     def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from sparsegp import linalg
 from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Block
+from sparsegp.core.trend import Trend
 from sparsegp.kernels import Kernel
 
 
@@ -28,7 +29,8 @@ class Features:
 class SparsePrior:
     """u = L v with v ~ N(0, I), L L^T = Kuu; a row x has the whitened features L^-1 k_u(x).
 
-    `noise_var` is the model's own noise variance; rows with a known one (`Block.noise_var`) do not use it.
+    A trend adds its own features b T(x), and its coefficients to v: they come last. `noise_var` is the model's own
+    noise variance; rows with a known one (`Block.noise_var`) do not use it.
     """
 
     kernel: Kernel
@@ -36,6 +38,7 @@ class SparsePrior:
     noise_var: Tensor
     approx: Approximation
     Luu: linalg.Cholesky
+    trend: Trend | None = None
 
     @classmethod
     def build(
@@ -45,26 +48,42 @@ class SparsePrior:
         noise_var: Tensor | float,
         approx: Approximation,
         least_jitter: float = 0.0,
+        trend: Trend | None = None,
     ) -> "SparsePrior":
         inducing = inducing.detach().to(torch.float64)
         with torch.no_grad():
             Kuu = kernel(inducing)
             Luu = linalg.cholesky(Kuu, name="covariance of the inducing inputs", least_jitter=least_jitter)
         noise = torch.as_tensor(noise_var, dtype=torch.float64, device=inducing.device).detach()
-        return cls(kernel, inducing, noise, approx, Luu)
+        return cls(kernel, inducing, noise, approx, Luu, trend)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Between processes M x D numbers travel; the M x M factor is computed again, with the same jitter."""
-        return SparsePrior.build, (self.kernel, self.inducing, self.noise_var, self.approx, self.Luu.jitter)
+        given = (self.kernel, self.inducing, self.noise_var, self.approx, self.Luu.jitter, self.trend)
+        return SparsePrior.build, given
 
     @property
     def n_inducing(self) -> int:
         return self.inducing.shape[0]
 
+    @property
+    def n_features(self) -> int:
+        """Length of v: inducing values and coefficients of the trend."""
+        return self.n_inducing + (0 if self.trend is None else self.trend.n_features)
+
+    @cached_property
+    def root(self) -> Tensor:
+        """diag(L, I): (u, coefficients of the trend) = root v."""
+        if self.trend is None:
+            return self.Luu.factor
+        root = torch.eye(self.n_features).to(self.Luu.factor)
+        root[: self.n_inducing, : self.n_inducing] = self.Luu.factor
+        return root
+
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of row, kernel parameters, noise and inducing inputs: equal exactly when statistics may be added."""
-        digest = hashlib.sha256(f"{self.approx!r}|{self.kernel!r}|{self.Luu.jitter!r}".encode())
+        """Hash of approximation, kernel, trend, noise and inducing inputs: equal when statistics may be added."""
+        digest = hashlib.sha256(f"{self.approx!r}|{self.kernel!r}|{self.Luu.jitter!r}|{self.trend!r}".encode())
         tensors = [*self.kernel.state_dict().items(), ("noise", self.noise_var), ("inducing", self.inducing)]
         for name, value in tensors:
             digest.update(f"{name}{tuple(value.shape)}".encode())
@@ -92,20 +111,31 @@ class SparsePrior:
         with torch.no_grad():
             return self._columns[X.dtype](X)
 
+    def columns(self, X: Tensor, K: Tensor | None = None) -> Tensor:
+        """[K_xu, b T(x)]: W root^T, not whitened yet; the covariance K_xu is computed unless given."""
+        return self._with_trend(X, self.covariance(X) if K is None else K)
+
     def features(self, X: Tensor, K: Tensor | None = None) -> Tensor:
-        """V = K_xu L^-T; the covariance K_xu is computed unless given."""
+        """W = [K_xu L^-T, b T(x)]; the covariance K_xu is computed unless given."""
         if K is None:
             K = self.covariance(X)
-        return linalg.whiten_rows(K, self.factor(X.dtype))
+        return self._with_trend(X, linalg.whiten_rows(K, self.factor(X.dtype)))
 
-    def residual_diag(self, X: Tensor, V: Tensor) -> Tensor:
+    def _with_trend(self, X: Tensor, A: Tensor) -> Tensor:
+        return A if self.trend is None else torch.cat([A, self.trend.features(X)], dim=1)
+
+    def of_kernel(self, W: Tensor) -> Tensor:
+        """The features without those of the trend, V with V V^T = Q."""
+        return W if self.trend is None else W[:, : self.n_inducing]
+
+    def residual_diag(self, X: Tensor, W: Tensor) -> Tensor:
         """d_i = k_ii - q_ii, clipped at zero."""
-        return (self.kernel.diagonal(X) - linalg.row_squares(V)).clamp_min_(0.0)
+        return (self.kernel.diagonal(X) - linalg.row_squares(self.of_kernel(W))).clamp_min_(0.0)
 
-    def residual_block(self, X: Tensor, V: Tensor, K: Tensor | None = None) -> Tensor:
+    def residual_block(self, X: Tensor, W: Tensor, K: Tensor | None = None) -> Tensor:
         """D = K_xx - Q_xx in float64, its diagonal clipped at zero; the covariance K_xx is computed unless given."""
         K = self.kernel(X) if K is None else K
-        V64 = V.to(torch.float64)
+        V64 = self.of_kernel(W).to(torch.float64)
         D = linalg.symmetric_product(V64, V64).neg_().add_(K)
         D.diagonal().clamp_min_(0.0)
         return D

@@ -93,7 +93,7 @@ class BlockStatistics:
 
     @classmethod
     def zero(cls, prior: SparsePrior) -> "BlockStatistics":
-        M = prior.n_inducing
+        M = prior.n_features
         zeros = prior.inducing.new_zeros(M, M + 1)
         return cls(zeros[:, :M].clone(), zeros[:, M].clone(), 0.0, 0.0, 0.0, 0.0, prior.fingerprint)
 

@@ -190,7 +190,8 @@ def model_evidence_bounds(model: Any, X: Array, y: Array) -> EvidenceBounds:
         torch.from_numpy(scaling.inputs(model.inducing_)),
     )
     with linalg.flushed_denormals():
-        return evidence_bounds(SparsePrior.build(kernel, inducing, 1.0, approximations.get("vfe")), block)
+        prior = SparsePrior.build(kernel, inducing, 1.0, approximations.get("vfe"), trend=model.model_.trend)
+        return evidence_bounds(prior, block)
 
 
 def spread_rows(n_rows: int, most: int) -> Any:

@@ -25,6 +25,7 @@ from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
 from sparsegp.core.left_out import LeftOut
 from sparsegp.core.predictive import Array, Joint, Predictive
+from sparsegp.core.trend import Trend, detrended
 from sparsegp.data import Batch, to_block
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
@@ -42,6 +43,7 @@ from sparsegp.fit.model import Model
 from sparsegp.fit.problem import Start
 from sparsegp.fit.scaling import Scaling
 from sparsegp.fit.start import starting_point
+from sparsegp.fit.trends import trend_of
 from sparsegp.kernels import Kernel
 
 ROW_BY_ROW = "Of a dask collection there are predictions row by row: no return_cov, no blocks=."
@@ -111,21 +113,31 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         *,
         noise_var: float | None = None,
         judge: kernel_choice.Judge | None = None,
+        trend: Trend | None = None,
     ) -> Start:
-        """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one."""
+        """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one, from what a trend
+        leaves."""
         kernel = self.kernel
         if is_auto(kernel):
 
             def start_of(name: str, own: np.random.Generator) -> Start:
-                return starting_point(name, noise_var, data.scaling, data.block, own, warns=False)
+                return starting_point(name, noise_var, data.scaling, data.block, own, warns=False, trend=trend)
 
             options = self.fit_options.kernel
             with linalg.flushed_denormals():
+                block = detrended(data.block, trend)
                 kernel = kernel_choice.chosen_kernel(
-                    start_of, self.optimizer, data.block, rng, self.time_budget, judge, options
+                    start_of, self.optimizer, block, rng, self.time_budget, judge, options
                 )
         warns = self.normalize and self.optimizer is not None
-        return starting_point(kernel, noise_var, data.scaling, data.block, rng, warns=warns)
+        return starting_point(kernel, noise_var, data.scaling, data.block, rng, warns=warns, trend=trend)
+
+    def _trend(self, data: Opened, asked: str | None) -> Trend | None:
+        """The trend of f. What is given stays as given: where nothing is learned, or rows are not standardised, "auto"
+        adds nothing."""
+        if is_auto(asked) and (self.optimizer is None or not self.normalize):
+            return None
+        return trend_of(asked, data.block, self.fit_options.trend)
 
     def assign(self, fitted: Fitted) -> None:
         """What a fit has found, or a file has held; scikit-learn keeps number and names of columns by itself."""

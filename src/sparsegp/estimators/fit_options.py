@@ -8,6 +8,7 @@ from sparsegp.fit.auto import AutoOptions
 from sparsegp.fit.budget import Budget, BudgetOptions, Clock
 from sparsegp.fit.kernel_choice import KernelOptions
 from sparsegp.fit.problem import CalibrationOptions, StepOptions
+from sparsegp.fit.trends import TrendOptions
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class FitOptions:
     budget: BudgetOptions = field(default_factory=BudgetOptions)
     steps: StepOptions = field(default_factory=StepOptions)
     calibration: CalibrationOptions = field(default_factory=CalibrationOptions)
+    trend: TrendOptions = field(default_factory=TrendOptions)
     clock: Clock = time.perf_counter
 
     def started(self, seconds: float | None) -> Budget:

@@ -25,6 +25,7 @@ from sparsegp.fit.learned_noise import ALL_ROWS, INFERENCES
 from sparsegp.fit.pipeline import fit
 from sparsegp.fit.problem import NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
+from sparsegp.fit.trends import TRENDS
 from sparsegp.infer.drift import Innovations
 from sparsegp.kernels import Kernel
 
@@ -47,6 +48,7 @@ class HeteroscedasticGPRegressor(Estimator):
     batch_size, n_steps : of "stochastic".
     time_budget : seconds that `fit` may take. Learning ends in time for inference, but that is from all rows: it takes
         a few passes over them however short the budget is.
+    trend : "auto" | "linear" | "constant" | None, of f, as in SparseGPRegressor.
 
     Attributes
     ----------
@@ -76,6 +78,7 @@ class HeteroscedasticGPRegressor(Estimator):
         batch_size: int = 1024,
         n_steps: int = 2000,
         time_budget: float | None = None,
+        trend: str | None = "auto",
         normalize: bool = True,
         random_state: Any = None,
         verbose: int = 0,
@@ -96,6 +99,7 @@ class HeteroscedasticGPRegressor(Estimator):
         self.batch_size = batch_size
         self.n_steps = n_steps
         self.time_budget = time_budget
+        self.trend = trend
         self.normalize = normalize
         self.random_state = random_state
         self.verbose = verbose
@@ -140,7 +144,8 @@ class HeteroscedasticGPRegressor(Estimator):
                     model, info = fit(problem, data.rows, budget)
             finally:
                 listener.close()
-        info = {**info, "innovations": Innovations().summary(), "seconds": budget.used}
+        trend = None if model.trend is None else model.trend.name
+        info = {**info, "innovations": Innovations().summary(), "trend": trend, "seconds": budget.used}
         if budget.limited:
             fraction = data.n_given / max(data.n_all, 1) if data.was_cut else 1.0
             seen = {"rows_seen": data.n_given, "fraction": fraction, "reason": ALL_ROWS}
@@ -168,9 +173,11 @@ class HeteroscedasticGPRegressor(Estimator):
             self.batch_size,
             self.n_steps,
         )
+        trend = self._trend(data, self.trend)
+        judge = LearnedNoise(noise_kernel, self.n_noise_inducing / len(data.rows))
         return Problem(
             approx=approx,
-            start=self._start(data, rng, judge=LearnedNoise(noise_kernel, self.n_noise_inducing / len(data.rows))),
+            start=self._start(data, rng, judge=judge, trend=trend),
             inducing=self._scaled(self.inducing, data),
             n_inducing=1 if is_exact else self.n_inducing,
             rng=rng,
@@ -178,6 +185,7 @@ class HeteroscedasticGPRegressor(Estimator):
             labels=data.labels,
             learn_inducing=not approx.by_block if self.learn_inducing is None else self.learn_inducing,
             optimizer=self.optimizer,
+            trend=trend,
             noise=noise,
             on_step=listener,
         )
@@ -255,6 +263,7 @@ class HeteroscedasticGPRegressor(Estimator):
             )
         checks.require_choice("inference", self.inference, INFERENCES)
         checks.require_choice("optimizer", self.optimizer, ("lbfgs", None))
+        checks.require_choice("trend", self.trend, TRENDS)
         for name in ("n_inducing", "n_noise_inducing", "batch_size", "n_steps"):
             checks.positive_count(name, getattr(self, name))
         if self.n_blocks is not None:

@@ -22,12 +22,13 @@ from sparsegp.committee.learned_noise_experts import (
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Family, Residual, TestConditional
 from sparsegp.core.block import Block, MemoryRows
-from sparsegp.core.dense import ExactPosterior, NystromPosterior, require_dense_size
+from sparsegp.core.dense import ExactPosterior, NystromPosterior, TrendPosterior, require_dense_size
 from sparsegp.core.local import LocalPosterior
 from sparsegp.core.partition import Partition
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
+from sparsegp.core.trend import Trend
 from sparsegp.errors import ModelFileError
 from sparsegp.files import calibration_parts, schema
 from sparsegp.fit.blocking import Blocking
@@ -136,14 +137,32 @@ def describe_inducing(prior: SparsePrior, q: InducingPosterior) -> schema.Induci
     )
 
 
-def restore_prior(values: schema.InducingValues, kernel: Kernel, approx: approximations.Approximation) -> SparsePrior:
+def describe_trend(trend: Trend | None) -> schema.Trend | None:
+    if trend is None:
+        return None
+    return schema.Trend(columns=np.array(trend.columns, dtype=np.int64), width=float(trend.width))
+
+
+def restore_trend(record: schema.Trend | None) -> Trend | None:
+    return None if record is None else Trend(tuple(record.columns.tolist()), record.width)
+
+
+def restore_prior(
+    values: schema.InducingValues,
+    kernel: Kernel,
+    approx: approximations.Approximation,
+    trend: Trend | None = None,
+) -> SparsePrior:
     Luu = linalg.Cholesky(_unpacked(values.prior_cholesky, len(values.inputs)), values.prior_jitter)
     noise_var = torch.tensor(values.noise_var, dtype=torch.float64)
-    return SparsePrior(kernel, to_tensor(values.inputs), noise_var, approx, Luu)
+    prior = SparsePrior(kernel, to_tensor(values.inputs), noise_var, approx, Luu, trend)
+    if len(values.mean) != prior.n_features:
+        raise ModelFileError(f"{len(values.mean)} means do not fit {prior.n_features} inducing values and coefficients")
+    return prior
 
 
 def restore_q(values: schema.InducingValues) -> InducingPosterior:
-    LB = linalg.Cholesky(_unpacked(values.precision_cholesky, len(values.inputs)), values.precision_jitter)
+    LB = linalg.Cholesky(_unpacked(values.precision_cholesky, len(values.mean)), values.precision_jitter)
     return InducingPosterior(to_tensor(values.mean), LB)
 
 
@@ -155,7 +174,11 @@ def describe_posterior(
 ) -> schema.Posterior:
     """`kept` are the rows of a local posterior as updates know them, in order of arrival."""
     partition = None if blocking is None else describe_partition(blocking)
-    given: State = {"approximation": describe_approximation(approx), "partition": partition}
+    given: State = {
+        "approximation": describe_approximation(approx),
+        "partition": partition,
+        "trend": describe_trend(posterior.trend),
+    }
     if isinstance(posterior, SparsePosterior):
         inducing = describe_inducing(posterior.prior, posterior.q)
         return schema.Posterior(form=schema.INDUCING, inducing=inducing, **given)
@@ -173,9 +196,9 @@ def describe_posterior(
 
 def restore_posterior(record: schema.Posterior, kernel: Kernel) -> Posterior:
     if record.form == schema.EXACT:
-        return restore_dense(need(record.dense, "its rows"), kernel)
+        return restore_dense(need(record.dense, "its rows"), kernel, restore_trend(record.trend))
     inducing = need(record.inducing, "inducing values")
-    prior = restore_prior(inducing, kernel, restore_approximation(record.approximation))
+    prior = restore_prior(inducing, kernel, restore_approximation(record.approximation), restore_trend(record.trend))
     if record.form == schema.NYSTROM:
         return restore_nystrom(need(record.nystrom, "its rows"), prior, restore_q(inducing))
     if record.form == schema.LOCAL:
@@ -191,10 +214,11 @@ def describe_dense(posterior: ExactPosterior) -> schema.DenseRows:
         covariance_diagonal=to_numpy(posterior.diagonal),
         jitter=float(posterior.C.jitter),
         log_evidence=float(posterior.log_evidence),
+        trend_mean=None if posterior.beside is None else to_numpy(posterior.beside.mean),
     )
 
 
-def restore_dense(record: schema.DenseRows, kernel: Kernel) -> ExactPosterior:
+def restore_dense(record: schema.DenseRows, kernel: Kernel, trend: Trend | None) -> ExactPosterior:
     require_dense_size(len(record.inputs))
     X = to_tensor(record.inputs)
     with torch.no_grad():
@@ -202,7 +226,10 @@ def restore_dense(record: schema.DenseRows, kernel: Kernel) -> ExactPosterior:
         diagonal = to_tensor(record.covariance_diagonal)
         K.diagonal().copy_(diagonal)
         C = linalg.cholesky(K, name="covariance of the targets", least_jitter=record.jitter)
-    return ExactPosterior(kernel, X, C, to_tensor(record.weights), record.log_evidence, diagonal)
+        beside = None
+        if trend is not None:
+            beside = TrendPosterior.of(trend, X, C, to_tensor(need(record.trend_mean, "the mean of its trend")))
+    return ExactPosterior(kernel, X, C, to_tensor(record.weights), record.log_evidence, diagonal, beside)
 
 
 def describe_nystrom(posterior: NystromPosterior) -> schema.NystromRows:
@@ -286,7 +313,7 @@ def describe_statistics(statistics: BlockStatistics) -> schema.Statistics:
 def restore_statistics(record: schema.Statistics, prior: SparsePrior) -> BlockStatistics:
     """The fingerprint is that of the prior they were computed with, by whatever this version hashes."""
     return BlockStatistics(
-        _symmetric(record.precision, prior.n_inducing),
+        _symmetric(record.precision, prior.n_features),
         to_tensor(record.shift),
         record.noise_logdet,
         record.target_sq,

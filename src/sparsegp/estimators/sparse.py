@@ -35,6 +35,7 @@ from sparsegp.fit.model import Model, RowSumOf
 from sparsegp.fit.pipeline import Progress
 from sparsegp.fit.problem import AUTO, CALIBRATIONS, INTERRUPTED, CalibrationOptions, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
+from sparsegp.fit.trends import TRENDS
 from sparsegp.infer import anytime_run
 from sparsegp.infer.anytime import Reading
 from sparsegp.infer.drift import Innovations
@@ -79,6 +80,10 @@ class SparseGPRegressor(Estimator):
         How wide forecasts are and what shape they have, learned from residuals of rows left out. "shape": one shape for
         all rows; "scale": also a width that varies from place to place; "auto": what the rows left out prefer. None, or
         `optimizer=None` with "auto", leaves the Gaussian of the model.
+    trend : "auto" | "linear" | "constant" | None: what f has besides the kernel, a plane or a constant whose
+        coefficients have a broad prior and are integrated out. Far from the data the forecast follows it. "auto" is
+        "linear" where the rows speak for it and else "constant"; None where nothing is learned (`optimizer=None`) or
+        rows are not standardised (docs/trends.md).
     reading : what a model that has seen a part of the rows says: "all", extrapolated to all of them, or "seen".
     stop_error : "anytime" ends when the sampling error left in the mean is below this share of the predictive std.
     normalize : standardise X and y inside; predictions come back in the user's units.
@@ -110,6 +115,7 @@ class SparseGPRegressor(Estimator):
         inference: str = "exact",
         time_budget: float | None = None,
         calibration: str | None = "auto",
+        trend: str | None = "auto",
         reading: str = "all",
         stop_error: float | None = None,
         normalize: bool = True,
@@ -133,6 +139,7 @@ class SparseGPRegressor(Estimator):
         self.inference = inference
         self.time_budget = time_budget
         self.calibration = calibration
+        self.trend = trend
         self.reading = reading
         self.stop_error = stop_error
         self.normalize = normalize
@@ -330,9 +337,10 @@ class SparseGPRegressor(Estimator):
             stop_error=self.stop_error,
             watched=watched,
         )
+        trend = self._trend(data, self.trend)
         return Problem(
             approx=approx,
-            start=self._start(data, rng, noise_var=self.noise_var),
+            start=self._start(data, rng, noise_var=self.noise_var, trend=trend),
             inducing=inducing,
             n_inducing=self.fit_options.auto.fewest_inducing if is_auto(self.n_inducing) else self.n_inducing,
             rng=rng,
@@ -342,6 +350,7 @@ class SparseGPRegressor(Estimator):
             optimizer=self.optimizer,
             clip_variances=self.clip_variances,
             window=self.window,
+            trend=trend,
             steps=options,
             on_step=listener,
             calibration=self._calibration_options(data),
@@ -378,7 +387,8 @@ class SparseGPRegressor(Estimator):
             progress = replace(progress, fraction=fraction * data.n_given / max(data.n_all, 1))
         n_samples = data.n_given if progress.is_exact else round(fraction * data.n_given)
         n_all = max(data.n_all, data.n_given)
-        info = {**progress.info, "innovations": Innovations().summary()}
+        trend = progress.model.trend
+        info = {**progress.info, "innovations": Innovations().summary(), "trend": None if trend is None else trend.name}
         info |= {} if choice is None else {"choice": choice.report()}
         if in_steps:
             info["budget"] = _budget_report(budget, progress)
@@ -583,6 +593,7 @@ class SparseGPRegressor(Estimator):
         checks.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
         checks.require_choice("dtype", self.dtype, tuple(DTYPES))
         checks.require_choice("calibration", self.calibration, CALIBRATIONS)
+        checks.require_choice("trend", self.trend, TRENDS)
         if not is_auto(self.n_inducing):
             checks.positive_count("n_inducing", self.n_inducing)
         if isinstance(self.kernel, str) and not is_auto(self.kernel):

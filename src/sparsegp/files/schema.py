@@ -2,7 +2,8 @@
 
 A record is a JSON object. A field that is null or missing means that the model has no such part. Numbers are those of
 the scaled data (see `Scaling`) unless a field says "units of y". D is the number of columns, M of inducing inputs, N of
-rows, K of blocks or experts. A triangle is the lower triangle of a matrix, row after row: M (M + 1)/2 numbers.
+rows, K of blocks or experts, P of coefficients of a trend (0 without one). A triangle is the lower triangle of a
+matrix, row after row: M (M + 1)/2 numbers.
 """
 
 from collections.abc import Sequence
@@ -142,8 +143,8 @@ class InducingValues:
     noise_var: float = entry("noise variance of rows whose own is not known")
     prior_cholesky: Array = entry("L with L L^T = k(Z, Z) + jitter, a triangle", shape="M (M + 1)/2")
     prior_jitter: float = entry("jitter on the diagonal of k(Z, Z), relative to its mean")
-    mean: Array = entry("mean of v", shape="M")
-    precision_cholesky: Array = entry("B, a triangle", shape="M (M + 1)/2")
+    mean: Array = entry("mean of v, and then of the coefficients of a trend", shape="M + P")
+    precision_cholesky: Array = entry("B, a triangle of M + P rows", shape="(M + P) (M + P + 1)/2")
     precision_jitter: float = entry("jitter on the diagonal of B B^T, relative to its mean")
 
 
@@ -173,10 +174,11 @@ class DenseRows:
     """Rows of an exact Gaussian process: C = k(X, X) + noise."""
 
     inputs: Array = entry("X", shape="N, D")
-    weights: Array = entry("C^-1 y", shape="N")
+    weights: Array = entry("C^-1 y; with a trend, C^-1 times what its mean leaves of y", shape="N")
     covariance_diagonal: Array = entry("diagonal of C; its other entries are those of k(X, X)", shape="N")
     jitter: float = entry("what must be added to the diagonal before C is factored, relative to its mean")
     log_evidence: float = entry("log evidence of these rows")
+    trend_mean: Array | None = optional("mean of the coefficients of the trend", shape="P")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,9 +186,19 @@ class NystromRows:
     """Rows of the Nystrom approximation: C = Q(X, X) + noise."""
 
     inputs: Array = entry("X", shape="N, D")
-    weights: Array = entry("C^-1 y", shape="N")
+    weights: Array = entry("C^-1 y; with a trend, C^-1 times what its mean leaves of y", shape="N")
     noise_precision: Array = entry("1/noise of each row, times its weight", shape="N")
     clip: bool = entry("whether negative variances are clipped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """A part t(x)^T beta of f besides its kernel, beta ~ N(0, I): t(x) = width (1, x_j for j in columns), P numbers."""
+
+    columns: Array = entry(
+        "columns of the trend, counted from 0; none: it is a constant", shape="P - 1", kinds=INTEGERS
+    )
+    width: float = entry("prior standard deviation of a coefficient")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,14 +212,15 @@ class Posterior:
     partition: Partition | None = optional("where blocks are, for approximations that have them")
     dense: DenseRows | None = optional("of exact")
     nystrom: NystromRows | None = optional("of nystrom")
+    trend: Trend | None = optional("what f has besides the kernel")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Sums over all rows, W the whitened covariances L^-1 k(Z, X) and V the noise covariance: for updates."""
+    """Sums over all rows, W the covariances L^-1 k(Z, X) (and t(X) of a trend), V the noise covariance: for updates."""
 
-    precision: Array = entry("sum of W V^-1 W^T, symmetric, a triangle", shape="M (M + 1)/2")
-    shift: Array = entry("sum of W V^-1 y", shape="M")
+    precision: Array = entry("sum of W V^-1 W^T, symmetric, a triangle of M + P rows", shape="(M + P) (M + P + 1)/2")
+    shift: Array = entry("sum of W V^-1 y", shape="M + P")
     noise_logdet: float = entry("sum of log det V")
     target_sq: float = entry("sum of y^T V^-1 y")
     penalty: float = entry("sum of the penalties of the evidence")
@@ -423,6 +436,7 @@ RECORDS: tuple[type[Any], ...] = (
     KernelNode,
     CustomKernel,
     Posterior,
+    Trend,
     Approximation,
     Component,
     InducingValues,

@@ -228,6 +228,7 @@ class CommitteeModel:
     approx: None = None
     blocking: None = None
     inducing: None = None
+    trend: None = None
 
     @property
     def kernel(self) -> Kernel:

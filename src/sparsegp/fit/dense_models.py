@@ -98,15 +98,14 @@ def _on(problem: Problem, rows: MemoryRows, block: Block, deadline: Deadline | N
         learning = until_interrupted(
             lambda: [climb(ExactObjective(block), hyper, limits, on_step=problem.on_step, deadline=deadline)]
         )
-    posterior = ExactPosterior.build(hyper.kernel, block, hyper.noise_var)
+    posterior = ExactPosterior.build(hyper.kernel, block, hyper.noise_var, hyper.trend)
     return hyper, learning, posterior, posterior.log_evidence, posterior.C.jitter
 
 
 def _hyperparameters(problem: Problem, block: Block, chosen: Tensor, *, learn_inducing: bool) -> Hyperparameters:
     start, learn_noise = problem.start, block.noise_var is None
-    return Hyperparameters(
-        start.kernel, start.noise_var, chosen, learn_noise=learn_noise, learn_inducing=learn_inducing
-    )
+    learned = {"learn_noise": learn_noise, "learn_inducing": learn_inducing}
+    return Hyperparameters(start.kernel, start.noise_var, chosen, **learned, trend=problem.trend)
 
 
 def _selected(problem: Problem, rows: MemoryRows) -> Tensor:

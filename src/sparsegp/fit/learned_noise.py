@@ -121,6 +121,7 @@ def _started(problem: Problem, rows: Rows, budget: Budget) -> Start:
         lambda step: stops(step) or is_over(start_until),
         local=problem.approx.by_block,
         on_global_step=lambda step: stops(step) or is_over(global_until),
+        trend=problem.trend,
     )
 
 
@@ -129,7 +130,7 @@ def _noise_start(task: _Task) -> NoiseStart:
     problem, noise, start = task.problem, task.noise, task.problem.start
     if problem.optimizer is None:
         return NoiseStart(noise.kernel, math.log(start.noise_var) if noise.mean is None else noise.mean)
-    given = start.kernel, start.noise_var, noise.kernel, task.limits, problem.rng
+    given = start.kernel, start.noise_var, noise.kernel, task.limits, problem.rng, problem.trend
     if problem.approx.by_block:
         found = local_noise_start(task.rows, *given)
     else:
@@ -144,7 +145,8 @@ def _hyperparameters(task: _Task, start: NoiseStart) -> JointHyperparameters:
     of_f = inducing.select_inducing(problem.inducing, kernel, block.X, problem.n_inducing, rng, block.weight)
     of_g = inducing.select_inducing(noise.inducing, start.kernel, block.X, noise.n_inducing, rng, block.weight)
     learned = problem.learn_inducing and of_f.shape[0] < len(task.rows)
-    return JointHyperparameters(kernel, of_f, start.kernel, of_g, start.mean, learn_inducing=learned)
+    given = kernel, of_f, start.kernel, of_g, start.mean
+    return JointHyperparameters(*given, learn_inducing=learned, trend=problem.trend)
 
 
 Fit = tuple[Inferred, list[LearningResult]]

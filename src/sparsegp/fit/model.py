@@ -22,6 +22,7 @@ from sparsegp.core.posterior import LatentPosterior, SparsePosterior
 from sparsegp.core.predictive import Gaussian, Joint, NoiseMixture, Predictive
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
+from sparsegp.core.trend import Trend
 from sparsegp.data import DiskRows
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.fit import kept as kept_rows
@@ -181,6 +182,11 @@ class Model:
         if self.approx.is_local:
             return LocalPosterior(state.prior, state.q, self.kept or KeptRows(()))
         return SparsePosterior(state.prior, state.q, transient=True)
+
+    @property
+    def trend(self) -> Trend | None:
+        """What f has besides the kernel."""
+        return self.posterior.trend
 
     @property
     def log_evidence(self) -> float:
@@ -454,6 +460,10 @@ class LearnedNoiseModel:
     @property
     def posterior(self) -> LatentPosterior:
         return self.mean.posterior
+
+    @property
+    def trend(self) -> Trend | None:
+        return self.mean.trend
 
     @property
     def blocking(self) -> Blocking | None:

@@ -20,6 +20,7 @@ from sparsegp.core.local import LocalPosterior, make_posterior
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
+from sparsegp.errors import InputError
 from sparsegp.fit import affordable, committees, dense_models, learned_noise
 from sparsegp.fit.blocking import Blocking, arranged
 from sparsegp.fit.budget import Budget
@@ -78,6 +79,8 @@ def fit(
 def steps(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
     """Models that get better; the last one has a reason."""
     if problem.committee is not None:
+        if problem.trend is not None:
+            raise InputError("Experts of a committee have no trend in common: leave the trend out, or fit one model.")
         return _committee(problem, rows, budget)
     if problem.noise is not None:
         return _with_learned_noise(problem, rows, budget)
@@ -154,9 +157,8 @@ def _propagate_interrupt(learning: list[LearningResult], problem: Problem) -> No
 def starting_hyperparameters(problem: Problem, rows: Rows, chosen: Tensor) -> Hyperparameters:
     # As many inducing inputs as rows: the approximation is exact already and moving them gains nothing.
     worthwhile = problem.learn_inducing and chosen.shape[0] < len(rows)
-    learn_noise = rows.least_noise_var is None
-    start = problem.start
-    return Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=learn_noise, learn_inducing=worthwhile)
+    start, learned = problem.start, {"learn_noise": rows.least_noise_var is None, "learn_inducing": worthwhile}
+    return Hyperparameters(start.kernel, start.noise_var, chosen, **learned, trend=problem.trend)
 
 
 def optimizer_within(deadline: Deadline | None, problem: Problem, n_rows: int) -> str:
@@ -372,7 +374,7 @@ class _Fit:
 
         n = affordable.rows_to_start_from(rows, self.budget, self._first_rows)
         _, sample = affordable.sampled(problem, rows.sample, n, problem.rng)
-        start = local_start(sample.all, problem.start, problem.optimizer, problem.rng, on_step, deadline)
+        start = local_start(sample.all, problem.start, problem.optimizer, problem.rng, on_step, deadline, problem.trend)
         _propagate_interrupt(list(start.stages), problem)
         # a start that was short of time is no reason not to learn
         return replace(problem, start=start if asked else start.going_on())

@@ -10,6 +10,7 @@ from sparsegp.calibration.shape_learning import ShapeOptions
 from sparsegp.calibration.trees import TreeOptions
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.core.approximations import Approximation
+from sparsegp.core.trend import Trend
 from sparsegp.infer.anytime import Reading
 from sparsegp.kernels import Kernel
 from sparsegp.learn.schedules import StageKeeper
@@ -128,8 +129,9 @@ class CalibrationOptions:
 class Problem:
     """What is to be fitted. `n_blocks` None: about `n_inducing` rows a block; `labels`: the user's own blocks.
 
-    `noise`: learn how the noise varies. `committee`: many experts instead of one model. `window`: the model will forget
-    all but the last rows. `checkpoint` keeps how far learning has come. `calibration`: from rows left out.
+    `trend`: what f has besides the kernel. `noise`: learn how the noise varies. `committee`: many experts instead of
+    one model. `window`: the model will forget all but the last rows. `checkpoint` keeps how far learning has come.
+    `calibration`: from rows left out.
     """
 
     approx: Approximation
@@ -143,6 +145,7 @@ class Problem:
     optimizer: str | None = "auto"
     clip_variances: bool = False
     window: int | None = None
+    trend: Trend | None = None
     noise: NoiseSpec | None = None
     committee: CommitteeSpec | None = None
     steps: StepOptions = field(default_factory=StepOptions)

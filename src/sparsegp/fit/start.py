@@ -1,10 +1,13 @@
 """Where learning starts: kernel and noise in the scaling of the model, from the user, from a quick look at the rows, or
 from neighbourhoods."""
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,9 @@ from sparsegp import parallel
 from sparsegp.core import inducing
 from sparsegp.core.approximations import get
 from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.dense import ExactPosterior
+from sparsegp.core.trend import Trend, detrended
+from sparsegp.errors import FactorizationError
 from sparsegp.fit.problem import INTERRUPTED, Start
 from sparsegp.fit.scaling import Scaling
 from sparsegp.kernels import Kernel, Stationary, as_kernel
@@ -30,14 +36,19 @@ USUAL_LENGTHSCALES = (0.02, 1e4)
 @dataclass(frozen=True)
 class StartOptions:
     """Limits of the noise, relative to the variance of the targets, and the quick global fit that learned noise starts
-    from. `thorough` is for models that start from that fit alone: a climb that ends early calls what it has not found
-    yet noise."""
+    from. `shorter` and `quieter` are multiples of lengthscales and noise that are tried, on `tried_rows`, where a trend
+    has taken away what varies slowly. `thorough` is for models that start from that fit alone: a climb that ends early
+    calls what it has not found yet noise.
+    """
 
     noise_floor: float = 1e-6
     noise_ceiling: float = 100.0
     least_noise_fraction: float = 0.005
     suspicious_noise: float = 1e-4
     global_inducing: int = 128
+    shorter: tuple[float, ...] = (1.0, 0.5, 0.25)
+    quieter: tuple[float, ...] = (1.0, 0.2)
+    tried_rows: int = 500
     quick: Schedule = field(
         default_factory=lambda: Schedule(
             warm_up_iterations=20, first_rows=4096, most_rows=4096, first_iterations=40, tolerance=1e-5
@@ -53,13 +64,22 @@ OPTIONS = StartOptions()
 
 
 def starting_point(
-    kernel: Any, noise_var: float | None, scaling: Scaling, block: Block, rng: np.random.Generator, *, warns: bool
+    kernel: Any,
+    noise_var: float | None,
+    scaling: Scaling,
+    block: Block,
+    rng: np.random.Generator,
+    *,
+    warns: bool,
+    trend: Trend | None = None,
 ) -> Start:
     """From the user's kernel and noise variance. A kernel's name starts from median distances; noise that is not
-    given, from the differences between neighbours. `warns` of lengthscales that learning may not recover from."""
+    given, from the differences between neighbours. Both start from what a trend leaves. `warns` of lengthscales that
+    learning may not recover from."""
+    left, least = detrended(block, trend), OPTIONS.noise_floor * block.target_variance
     given_noise = None if noise_var is None else float(noise_var) / scaling.y_scale**2
     if isinstance(kernel, str):
-        variance, lengthscales = block.target_variance, median_lengthscales(block.X, rng)
+        variance, lengthscales = max(left.target_variance, least), median_lengthscales(block.X, rng)
         started: Kernel = kernel_class(kernel)(variance=variance, lengthscales=lengthscales)
     else:
         given, white = as_kernel(kernel)
@@ -68,9 +88,35 @@ def starting_point(
             given_noise = white / scaling.y_scale**2
         if warns:
             _warn_of_odd_lengthscales(started)
+    found_noise = given_noise is None
     if given_noise is None:
-        given_noise = neighbour_noise_var(block.X, block.y, rng)
+        given_noise = max(neighbour_noise_var(block.X, left.y, rng), least)
+    if trend is not None and isinstance(kernel, str):
+        quieter = OPTIONS.quieter if found_noise and block.noise_var is None else (1.0,)
+        return _best_start(started.to(block.X.device), given_noise, block, trend, quieter, rng)
     return Start(started.to(block.X.device), given_noise)
+
+
+@torch.no_grad()
+def _best_start(
+    kernel: Kernel, noise_var: float, block: Block, trend: Trend, quieter: Sequence[float], rng: np.random.Generator
+) -> Start:
+    """The start with the highest evidence on some rows, the trend integrated out.
+
+    Median distances suit what varies over the whole of the data. A trend has taken that, and from lengthscales far too
+    long learning ends where all the rest is noise.
+    """
+    assert isinstance(kernel, Stationary)
+    rows = block.take(torch.from_numpy(rng.permutation(len(block))[: OPTIONS.tried_rows]))
+    tried: list[tuple[float, Start]] = []
+    for shorter, less in product(OPTIONS.shorter, quieter):
+        scaled = deepcopy(kernel)
+        scaled.log_lengthscales.add_(math.log(shorter))
+        noise = torch.tensor(less * noise_var, dtype=torch.float64, device=block.X.device)
+        with suppress(FactorizationError):
+            evidence = ExactPosterior.build(scaled, rows, noise, trend).log_evidence
+            tried.append((evidence, Start(scaled, less * noise_var)))
+    return max(tried, key=lambda one: one[0])[1] if tried else Start(kernel, noise_var)
 
 
 def starting_noise_kernel(kernel: Any, scaling: Scaling, block: Block, rng: np.random.Generator) -> Kernel:
@@ -118,8 +164,10 @@ def local_start(
     rng: np.random.Generator,
     on_step: StepCallback | None = None,
     deadline: Deadline | None = None,
+    trend: Trend | None = None,
 ) -> Start:
-    """Kernel and noise learned from a few neighbourhoods, before there are blocks.
+    """Kernel and noise learned from a few neighbourhoods, before there are blocks; from what a trend of all rows leaves
+    there, for a neighbourhood cannot tell a plane from a long wave.
 
     They are the start of models by blocks, and their lengthscales the metric in which blocks are compact. Exact GPs
     have nothing for "ngd" to sample.
@@ -127,10 +175,10 @@ def local_start(
     optimizer = "lbfgs" if optimizer == "ngd" else optimizer
     learn_noise = block.noise_var is None
     hyper = Hyperparameters(start.kernel, start.noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
-    limits = limits_of(block, start.noise_var)
+    limits, left = limits_of(block, start.noise_var), detrended(block, trend)
     watched: dict[str, Any] = {"on_step": on_step, "deadline": deadline}
     results = until_interrupted(
-        lambda: neighbourhoods.learn(block, hyper, limits, optimizer=optimizer, rng=rng, **watched)
+        lambda: neighbourhoods.learn(left, hyper, limits, optimizer=optimizer, rng=rng, **watched)
     )
     hyper.clear_gradient()
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
@@ -144,11 +192,12 @@ def global_start(
     rng: np.random.Generator,
     on_step: StepCallback | None = None,
     schedule: Schedule | None = None,
+    trend: Trend | None = None,
 ) -> Start:
     """Kernel and noise learned by VFE with few inducing inputs from a random subset: what varies slowly."""
     X = block.X.to(torch.float64)
     chosen = inducing.select_inducing("kmeans", start.kernel, X, OPTIONS.global_inducing, rng, block.weight)
-    hyper = Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=block.noise_var is None)
+    hyper = Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=block.noise_var is None, trend=trend)
     limits = limits_of(block, start.noise_var)
     results = learn(
         MemoryRows(block),
@@ -173,6 +222,7 @@ def learned_noise_start(
     *,
     local: bool,
     on_global_step: StepCallback | None = None,
+    trend: Trend | None = None,
 ) -> Start:
     """A start with constant noise for noise that varies; `local`: from neighbourhoods, unless they call everything
     signal.
@@ -182,9 +232,9 @@ def learned_noise_start(
     """
     own_start = Start(deepcopy(start.kernel), start.noise_var)
     watched = (on_global_step or on_step, OPTIONS.quick) if local else (on_step, OPTIONS.thorough)
-    smooth = global_start(block, own_start, optimizer, rng, *watched)
+    smooth = global_start(block, own_start, optimizer, rng, *watched, trend)
     least = OPTIONS.least_noise_fraction * smooth.noise_var
-    found = local_start(block, start, optimizer, rng, on_step) if local else smooth
+    found = local_start(block, start, optimizer, rng, on_step, trend=trend) if local else smooth
     if found.noise_var <= OPTIONS.suspicious_noise * block.target_variance:
         found = smooth
     stages = smooth.stages if found is smooth else (*smooth.stages, *found.stages)

@@ -207,4 +207,4 @@ def read(state: AnytimeState, reading: Reading, n_rows: float) -> BlockStatistic
 
 def default_recent(prior: SparsePrior) -> int:
     """About thirty blocks, fewer where their M x M statistics would fill the memory."""
-    return int(min(MOST_RECENT, max(FEWEST_RECENT, RECENT_BYTES // (8 * prior.n_inducing**2))))
+    return int(min(MOST_RECENT, max(FEWEST_RECENT, RECENT_BYTES // (8 * prior.n_features**2))))

@@ -147,7 +147,7 @@ def step(state: FilterState, block: Block, form: str = "auto") -> Step:
     if len(block) == 0:
         return state, StepInfo(0, 0.0, 0.0, 0.0, 0.0, form, state.prior.Luu.jitter, 0.0)
     if form == "auto":
-        form = "kalman" if KALMAN_PAYS * len(block) <= state.prior.n_inducing else "information"
+        form = "kalman" if KALMAN_PAYS * len(block) <= state.prior.n_features else "information"
     if form == "kalman" and _is_single_point(state, block):
         new, info = _add_row(state, block, started)
     else:

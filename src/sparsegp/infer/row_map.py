@@ -11,6 +11,7 @@ from scipy.linalg import blas
 
 from sparsegp import linalg
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.trend import Trend
 from sparsegp.kernels import SquaredExponential, Stationary
 
 Array = NDArray[np.float64]
@@ -51,6 +52,7 @@ class RowMap:
 
     prior: SparsePrior
     inverse_L: Array
+    trend: Trend | None
     covariance: RowCovariance
     variance: float | None
     noise: float
@@ -65,6 +67,7 @@ class RowMap:
         return cls(
             prior,
             linalg.inverse_lower(prior.Luu.factor).cpu().numpy(),
+            prior.trend,
             _row_covariance(prior),
             float(kernel.variance.detach()) if isinstance(kernel, Stationary) else None,
             float(prior.noise_var),
@@ -85,6 +88,8 @@ class RowMap:
             v += self.alpha * d
             share = math.log1p(self.alpha * d / noise) / self.alpha if self.alpha else d / noise
             penalty = 0.5 * self.penalty * share
+        if self.trend is not None:
+            w = np.concatenate([w, [self.trend.width], self.trend.width * x[list(self.trend.columns)]])
         scale = 1.0 / math.sqrt(v)
         w *= scale
         return WhitenedRow(w, y * scale, v, penalty)

@@ -45,6 +45,7 @@ def push_back(value: Tensor, adjoint: Tensor) -> None:
 class SharedAdjoint:
     """M x M quantities that every block needs: m, L^-1, B^-1, a = L^-T m, and the slope of (A2).
 
+    With a trend m, L and B have its coefficients too; a and the columns of the slope are those of the inducing values.
     `direct` says that the slope applies to K itself instead of to W: one product less, where Kuu is well conditioned.
     """
 
@@ -61,7 +62,13 @@ class SharedAdjoint:
         # for rows without residual, bar W = diag(1/noise) (y m^T + W (rho I - B^-1 - m m^T))
         slope = (prior.approx.penalty * eye - q.covariance - torch.outer(q.mean, q.mean)) @ inverse_L
         slope = inverse_L.mT @ slope if direct else slope
-        return cls(q.mean, inverse_L, q.covariance, inverse_L.mT @ q.mean, slope, direct)
+        M = prior.n_inducing
+        return cls(q.mean, inverse_L, q.covariance, (inverse_L.mT @ q.mean)[:M], slope[:, :M], direct)
+
+    def to_covariance(self, prior: SparsePrior, W_bar: Tensor) -> Tensor:
+        """bar K_ku of bar W: the trend has no parameters, so its columns lead nowhere."""
+        M = prior.n_inducing
+        return prior.of_kernel(W_bar) @ self.inverse_L[:M, :M].to(W_bar.dtype)
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ def block_adjoint(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Te
 
 def _points_without_residual(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) -> BlockAdjoint:
     """SoR, DTC, VFE: one product. The noise adjoint follows from the statistics, see `noise_adjoint`."""
-    features = K if shared.direct else prior.features(block.X, K)
+    features = prior.columns(block.X, K) if shared.direct else prior.features(block.X, K)
     scale = block.weights / prior.row_noise(block)
     K_bar = (features @ shared.slope.to(K.dtype)).addr_(block.y, shared.weights.to(K.dtype)).mul_(scale[:, None])
     return BlockAdjoint(K_bar, -0.5 * prior.approx.penalty * scale if prior.approx.penalty else None, None, None)
@@ -106,7 +113,8 @@ def _points(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) 
     scale = weight / v
     W_bar = WB.mul_(-scale[:, None]).addr_(scale * error, shared.mean.to(W.dtype))
     W_bar.addcmul_(W, d_bar[:, None], value=-2.0)
-    return BlockAdjoint(W_bar @ shared.inverse_L.to(W.dtype), d_bar, weight * noise_bar, _weighted_gram(W, d_bar))
+    gram = _weighted_gram(prior.of_kernel(W), d_bar)
+    return BlockAdjoint(shared.to_covariance(prior, W_bar), d_bar, weight * noise_bar, gram)
 
 
 def _together(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor, own: Tensor) -> BlockAdjoint:
@@ -128,7 +136,8 @@ def _together(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor
         D_bar, noise_bar = D_bar + torch.diag(d_bar), noise_bar / weight + single_bar
     DW = D_bar @ W
     W_bar = YB.addr_(g, shared.mean, beta=-1.0).sub_(DW, alpha=2.0)
-    return BlockAdjoint(W_bar @ shared.inverse_L, D_bar, noise_bar, linalg.symmetric_product(W.mT, DW.mT))
+    gram = linalg.symmetric_product(prior.of_kernel(W).mT, prior.of_kernel(DW).mT)
+    return BlockAdjoint(shared.to_covariance(prior, W_bar), D_bar, noise_bar, gram)
 
 
 def _weighted_gram(W: Tensor, weight: Tensor) -> Tensor:
@@ -140,6 +149,8 @@ def inducing_adjoint(
 ) -> Tensor:
     """bar Kuu = L^-T [ (I - B^-1 - m m^T)/2 + sum_k W^T bar D_k W ] L^-1."""
     eye = torch.eye(len(shared.mean), dtype=torch.float64, device=shared.mean.device)
-    inner = 0.5 * (eye - shared.inverse_B - torch.outer(shared.mean, shared.mean))
-    inner = inner - 0.5 * prior.approx.penalty * precision if residual_gram is None else inner + residual_gram
-    return linalg.symmetric(shared.inverse_L.mT @ inner @ shared.inverse_L)
+    M = prior.n_inducing
+    inner = 0.5 * (eye - shared.inverse_B - torch.outer(shared.mean, shared.mean))[:M, :M]
+    inner = inner - 0.5 * prior.approx.penalty * precision[:M, :M] if residual_gram is None else inner + residual_gram
+    inverse_L = shared.inverse_L[:M, :M]
+    return linalg.symmetric(inverse_L.mT @ inner @ inverse_L)

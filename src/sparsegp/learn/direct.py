@@ -25,7 +25,8 @@ def is_safe(prior: SparsePrior, inverse_L: Tensor, rows: Rows) -> bool:
     """Whether whitening the sum keeps the posterior precision to LARGEST_LOSS, by an estimate of cond(Kuu)."""
     if prior.approx.keeps_residual:
         return False
-    condition = linalg.condition_estimate(prior.Luu.factor, inverse_L)
+    M = prior.n_inducing
+    condition = linalg.condition_estimate(prior.Luu.factor, inverse_L[:M, :M])
     known = rows.least_noise_var
     least_noise = float(prior.noise_var) if known is None else known
     signal = rows.total_weight * float(prior.Luu.factor.square().sum(1).mean() / least_noise)
@@ -58,7 +59,7 @@ class DirectStatistics:
 
 
 def _products(prior: SparsePrior, blocks: Iterable[Block]) -> Products:
-    M = prior.n_inducing
+    M = prior.n_features
     gram, shift = prior.inducing.new_zeros(M, M), prior.inducing.new_zeros(M)
     scalars = torch.zeros(4, dtype=torch.float64)
     with torch.no_grad():
@@ -66,7 +67,7 @@ def _products(prior: SparsePrior, blocks: Iterable[Block]) -> Products:
             weight = block.weights
             noise = prior.row_noise(block)
             scale = (weight / noise).sqrt()
-            A, target = prior.covariance(block.X).mul_(scale[:, None]), block.y * scale
+            A, target = prior.columns(block.X).mul_(scale[:, None]), block.y * scale
             linalg.add_gram(gram, A)
             shift.add_((A.mT @ target).to(torch.float64))
             sums = (weight * noise.log(), target.square(), prior.kernel.diagonal(block.X) * scale.square(), weight)
@@ -75,11 +76,11 @@ def _products(prior: SparsePrior, blocks: Iterable[Block]) -> Products:
 
 
 def _whitened(prior: SparsePrior, products: Products) -> BlockStatistics:
-    L = prior.Luu.factor
+    L, M = prior.root, prior.n_inducing
     half = linalg.solve_lower(L, linalg.mirror_upper(products.gram))
     precision = linalg.symmetric(linalg.solve_lower(L, half.mT))
     shift = linalg.solve_lower(L, products.shift[:, None])[:, 0]
     noise_logdet, target_sq, own, n_rows = products.scalars.tolist()
     # tr(D/noise) = tr(K/noise) - tr(Q/noise)
-    penalty = 0.5 * prior.approx.penalty * max(own - float(precision.diagonal().sum()), 0.0)
+    penalty = 0.5 * prior.approx.penalty * max(own - float(precision.diagonal()[:M].sum()), 0.0)
     return BlockStatistics(precision, shift, noise_logdet, target_sq, penalty, n_rows, prior.fingerprint)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sparsegp.core.approximations import Approximation
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.trend import Trend
 from sparsegp.kernels import Kernel
 
 LOG_RANGE = math.log(1e5)
@@ -36,7 +37,10 @@ class Limits:
 
 
 class Hyperparameters(nn.Module):
-    """A private copy of the kernel, the noise variance and the inducing inputs; each learned or fixed."""
+    """A private copy of the kernel, the noise variance and the inducing inputs; each learned or fixed.
+
+    A trend has nothing to learn: its coefficients are integrated out.
+    """
 
     def __init__(
         self,
@@ -46,8 +50,10 @@ class Hyperparameters(nn.Module):
         *,
         learn_noise: bool = True,
         learn_inducing: bool = True,
+        trend: Trend | None = None,
     ) -> None:
         super().__init__()
+        self.trend = trend
         self.kernel = copy.deepcopy(kernel)
         self.log_noise_var = nn.Parameter(
             torch.tensor(math.log(noise_var), dtype=torch.float64, device=inducing.device),
@@ -61,7 +67,7 @@ class Hyperparameters(nn.Module):
 
     def prior(self, approx: Approximation, least_jitter: float = 0.0) -> SparsePrior:
         """The sparse prior at these values."""
-        return SparsePrior.build(self.kernel, self.inducing, self.noise_var, approx, least_jitter)
+        return SparsePrior.build(self.kernel, self.inducing, self.noise_var, approx, least_jitter, self.trend)
 
     def box(self, limits: Limits) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """`bounds` as lowest and highest vectors, infinite where there is no bound."""

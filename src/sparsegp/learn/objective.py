@@ -63,7 +63,7 @@ class CollapsedObjective:
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
         hyper.clear_gradient()
         prior = self.prior(hyper)
-        inverse_L = linalg.inverse_lower(prior.Luu.factor)
+        inverse_L = linalg.inverse_lower(prior.root)
         is_direct = direct.is_safe(prior, inverse_L, self.rows)
         statistics = self.rows.sum(direct.DirectStatistics(prior) if is_direct else batch.StatisticsOfRows(prior))
         q = InducingPosterior.from_statistics(statistics)
@@ -139,7 +139,7 @@ class AdjointsOfRows:
 
 
 def _rebuilt_task(hyper: Hyperparameters, prior: SparsePrior, q: InducingPosterior, is_direct: bool) -> AdjointsOfRows:
-    inverse_L = linalg.inverse_lower(prior.Luu.factor)
+    inverse_L = linalg.inverse_lower(prior.root)
     return AdjointsOfRows(hyper, prior, q, SharedAdjoint.build(prior, q, inverse_L, direct=is_direct))
 
 
@@ -165,7 +165,7 @@ def _push_adjoints(own: Hyperparameters, prior: SparsePrior, shared: SharedAdjoi
     """The second pass over some blocks; `own` are parameters in which nobody else gathers gradients."""
     own.clear_gradient()
     noise_bar = torch.zeros((), dtype=torch.float64)
-    residual_gram = torch.zeros_like(shared.inverse_B) if prior.approx.keeps_residual else None
+    residual_gram = torch.zeros_like(prior.Luu.factor) if prior.approx.keeps_residual else None
     with torch.no_grad():
         for block in blocks:
             adjoint = through_kernel(own, prior, shared, block)
@@ -216,8 +216,8 @@ class ExactObjective:
 
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
         hyper.clear_gradient()
-        posterior = ExactPosterior.build(hyper.kernel, self.block, hyper.noise_var)
-        K_bar = 0.5 * (torch.outer(posterior.alpha, posterior.alpha) - linalg.inverse_from_cholesky(posterior.C.factor))
+        posterior = ExactPosterior.build(hyper.kernel, self.block, hyper.noise_var, hyper.trend)
+        K_bar = 0.5 * (torch.outer(posterior.alpha, posterior.alpha) - posterior.precision())
         with torch.enable_grad():
             K = linalg.add_jitter(hyper.kernel(posterior.X), posterior.C.jitter)
         push_back(K, K_bar)

@@ -44,7 +44,7 @@ def accumulate_gradient(
     `parts` are the statistics of the blocks under `prior`, the model of the present hyper-parameters.
     """
     hyper.clear_gradient()
-    shared = SharedAdjoint.build(prior, q, linalg.inverse_lower(prior.Luu.factor), direct=False)
+    shared = SharedAdjoint.build(prior, q, linalg.inverse_lower(prior.root), direct=False)
     together = sum(parts[1:], start=parts[0])
     adjoints = [through_kernel(hyper, prior, shared, block) for block in blocks]
     inducing_through_kernel(hyper, prior, _inducing_adjoint(prior, shared, q, together, adjoints))
@@ -64,13 +64,15 @@ def _inducing_adjoint(
 
     W^T bar W = (sum W^T V^-1 y - F m) m^T - F S - 2 sum W^T bar D W with F = sum W^T V^-1 W; symmetric at q*.
     """
-    F = together.precision
+    F, M = together.precision, prior.n_inducing
     grams = [adjoint.residual_gram for adjoint in adjoints if adjoint.residual_gram is not None]
     # without residual bar D = -rho/(2 noise)
-    residual_gram = torch.stack(grams).sum(0) if grams else -0.5 * prior.approx.penalty * F
-    product = torch.outer(together.shift - F @ q.mean, q.mean) - F @ q.covariance - 2.0 * residual_gram
+    residual_gram = torch.stack(grams).sum(0) if grams else -0.5 * prior.approx.penalty * F[:M, :M]
+    product = torch.outer(together.shift - F @ q.mean, q.mean) - F @ q.covariance
+    product = product[:M, :M] - 2.0 * residual_gram
     inner = product.triu(1) + 0.5 * torch.diag(product.diagonal())
-    return -0.5 * shared.inverse_L.mT @ (inner + inner.mT) @ shared.inverse_L
+    inverse_L = shared.inverse_L[:M, :M]
+    return -0.5 * inverse_L.mT @ (inner + inner.mT) @ inverse_L
 
 
 def _noise_adjoint(

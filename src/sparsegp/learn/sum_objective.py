@@ -53,9 +53,8 @@ def private_copy(shared: Hyperparameters, own_inducing: Tensor, *, learn_inducin
     """Kernel and noise of `shared` with other inducing inputs."""
     learn_noise = shared.log_noise_var.requires_grad
     noise_var = float(shared.noise_var)
-    return Hyperparameters(
-        shared.kernel, noise_var, own_inducing, learn_noise=learn_noise, learn_inducing=learn_inducing
-    )
+    given = {"learn_noise": learn_noise, "learn_inducing": learn_inducing}
+    return Hyperparameters(shared.kernel, noise_var, own_inducing, **given, trend=shared.trend)
 
 
 @dataclass(frozen=True)

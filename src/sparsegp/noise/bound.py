@@ -174,7 +174,7 @@ class BoundState:
     def push_gradient(self, hyper: JointHyperparameters) -> None:
         """Put dF/d(hyper-parameters) at fixed q(g_u) into their `.grad`: one pass."""
         hyper.clear_gradient()
-        inverse_L = linalg.inverse_lower(self.f_prior.Luu.factor)
+        inverse_L = linalg.inverse_lower(self.f_prior.root)
         shared = SharedAdjoint.build(self.f_prior, self.q, inverse_L, direct=False)
         found = self.sum(AdjointsOfBound(hyper, AdjointsOfRows(hyper, self.f_prior, self.q, shared)))
         hyper.add_gradient(found.f.gradient)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from sparsegp.core.trend import Trend
 from sparsegp.kernels import Kernel
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 
@@ -28,7 +29,7 @@ def _lengthscale_ranges(kernel: Kernel, factor: float) -> dict[str, list[tuple[f
 class JointHyperparameters(Hyperparameters):
     """Kernel and inducing inputs of f, and kernel, inducing inputs and mean of g = log noise variance.
 
-    `lengthscale_factor` is how far the lengthscales of f may go from where they are now.
+    A trend is one of f. `lengthscale_factor` is how far the lengthscales of f may go from where they are now.
     """
 
     def __init__(
@@ -41,8 +42,9 @@ class JointHyperparameters(Hyperparameters):
         *,
         learn_inducing: bool = True,
         lengthscale_factor: float | None = None,
+        trend: Trend | None = None,
     ) -> None:
-        super().__init__(kernel, 1.0, inducing, learn_noise=False, learn_inducing=learn_inducing)
+        super().__init__(kernel, 1.0, inducing, learn_noise=False, learn_inducing=learn_inducing, trend=trend)
         self._ranges = {} if lengthscale_factor is None else _lengthscale_ranges(self.kernel, lengthscale_factor)
         self.noise_kernel = copy.deepcopy(noise_kernel)
         self.noise_inducing = nn.Parameter(

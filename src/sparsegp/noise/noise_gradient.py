@@ -72,7 +72,7 @@ class GroupFeatures:
 
 
 def _n_bytes(prior: SparsePrior, group: Block) -> int:
-    columns = prior.n_inducing + (len(group) if prior.approx.by_block else 1)
+    columns = prior.n_features + (len(group) if prior.approx.by_block else 1)
     return group.X.element_size() * len(group) * columns
 
 

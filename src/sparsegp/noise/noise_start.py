@@ -11,6 +11,7 @@ from sparsegp import parallel
 from sparsegp.core import approximations, inducing
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.trend import Trend
 from sparsegp.infer import batch
 from sparsegp.kernels import Kernel, Stationary
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
@@ -38,22 +39,34 @@ class NoiseStart:
 
 @parallel.single()
 def noise_start(
-    block: Block, kernel: Kernel, noise_var: float, noise_kernel: Kernel, limits: Limits, rng: np.random.Generator
+    block: Block,
+    kernel: Kernel,
+    noise_var: float,
+    noise_kernel: Kernel,
+    limits: Limits,
+    rng: np.random.Generator,
+    trend: Trend | None = None,
 ) -> NoiseStart:
     """From the residuals of VFE with few inducing inputs on random rows: for f that varies slowly."""
     index = torch.from_numpy(np.sort(rng.permutation(len(block))[:SAMPLE_ROWS]))
     rows = MemoryRows(block.take(index))
-    squares = _squared_residuals(rows, "vfe", kernel, noise_var, rng)
+    squares = _squared_residuals(rows, "vfe", kernel, noise_var, rng, trend)
     return _from_residuals(rows.all, squares, noise_kernel, limits, rng)
 
 
 @parallel.single()
 def local_noise_start(
-    rows: Rows, kernel: Kernel, noise_var: float, noise_kernel: Kernel, limits: Limits, rng: np.random.Generator
+    rows: Rows,
+    kernel: Kernel,
+    noise_var: float,
+    noise_kernel: Kernel,
+    limits: Limits,
+    rng: np.random.Generator,
+    trend: Trend | None = None,
 ) -> NoiseStart:
     """From the residuals of PIC in some whole blocks: random rows would not resolve an f that varies quickly."""
     sample = _whole_blocks(rows, rng)
-    squares = _squared_residuals(sample, "pic", kernel, noise_var, rng)
+    squares = _squared_residuals(sample, "pic", kernel, noise_var, rng, trend)
     return _from_residuals(sample.all, squares, noise_kernel, limits, rng)
 
 
@@ -81,12 +94,18 @@ def _from_residuals(
 
 
 def _squared_residuals(
-    rows: MemoryRows, approximation: str, kernel: Kernel, noise_var: float, rng: np.random.Generator
+    rows: MemoryRows,
+    approximation: str,
+    kernel: Kernel,
+    noise_var: float,
+    rng: np.random.Generator,
+    trend: Trend | None,
 ) -> Tensor:
     """r^2 = e^2 / (1 - leverage): residuals of rows that the fit has seen are too small by their leverage."""
     block = rows.all
     chosen = inducing.kmeans_inducing(block.X, RESIDUAL_INDUCING, rng, block.weight)
-    _, posterior, _ = batch.infer(SparsePrior.build(kernel, chosen, noise_var, approximations.get(approximation)), rows)
+    prior = SparsePrior.build(kernel, chosen, noise_var, approximations.get(approximation), trend=trend)
+    _, posterior, _ = batch.infer(prior, rows)
     labels = None
     if rows.offsets is not None:
         labels = torch.repeat_interleave(torch.arange(rows.n_blocks), rows.offsets.diff())

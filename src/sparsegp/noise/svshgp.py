@@ -20,6 +20,7 @@ from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Block, Rows
 from sparsegp.core.posterior import InducingPosterior
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.trend import Trend
 from sparsegp.kernels import Kernel
 from sparsegp.learn.hyperparameters import Limits
 from sparsegp.learn.trace import OUT_OF_TIME, Deadline, LearningResult, LearningStep, StepCallback, is_over
@@ -85,19 +86,20 @@ def _row_terms(y: Tensor, f_mean: Tensor, f_var: Tensor, log_R: Tensor, g_var: T
 
 
 def _moments_with_graph(
-    kernel: Kernel, inducing: Tensor, q: InducingPosterior, X: Tensor, jitter: float
+    kernel: Kernel, inducing: Tensor, q: InducingPosterior, X: Tensor, jitter: float, trend: Trend | None = None
 ) -> tuple[Tensor, Tensor]:
     Kuu = linalg.add_jitter(kernel(inducing), jitter)
     L = linalg.cholesky(Kuu, name="covariance of the inducing inputs").factor
     W = linalg.whiten_rows(kernel(X, inducing), L)
     d = (kernel.diagonal(X) - W.square().sum(1)).clamp_min(0.0)
+    W = W if trend is None else torch.cat([W, trend.features(X)], dim=1)
     return W @ q.mean, d + linalg.whiten_rows(W, q.LB.factor).square().sum(1)
 
 
 def expected_log_likelihood(hyper: JointHyperparameters, state: Factorised, block: Block, scale: float) -> Tensor:
     """The part of F that depends on the hyper-parameters when both q are held in whitened coordinates."""
-    f_mean, f_var = _moments_with_graph(hyper.kernel, hyper.inducing, state.q, block.X, state.prior.Luu.jitter)
-    g_jitter = state.process.prior.Luu.jitter
+    f_jitter, g_jitter = state.prior.Luu.jitter, state.process.prior.Luu.jitter
+    f_mean, f_var = _moments_with_graph(hyper.kernel, hyper.inducing, state.q, block.X, f_jitter, hyper.trend)
     g_mean, g_var = _moments_with_graph(hyper.noise_kernel, hyper.noise_inducing, state.process.q, block.X, g_jitter)
     log_R = limited(hyper.noise_mean + g_mean - 0.5 * g_var, state.process.limits)
     return scale * block.weights @ _row_terms(block.y, f_mean, f_var, log_R, g_var)
@@ -105,10 +107,10 @@ def expected_log_likelihood(hyper: JointHyperparameters, state: Factorised, bloc
 
 def initial(hyper: JointHyperparameters, approx: Approximation, limits: Limits) -> Factorised:
     """Both q at their priors."""
-    prior = SparsePrior.build(hyper.kernel, hyper.inducing, 1.0, approx)
+    prior = hyper.prior(approx)
     process = NoiseProcess.at_prior(hyper.noise_kernel, hyper.noise_inducing, hyper.noise_mean, limits.noise_var)
-    eye = torch.eye(prior.n_inducing, dtype=torch.float64)
-    q = InducingPosterior(torch.zeros(prior.n_inducing, dtype=torch.float64), linalg.Cholesky(eye, 0.0))
+    eye = torch.eye(prior.n_features, dtype=torch.float64)
+    q = InducingPosterior(torch.zeros(prior.n_features, dtype=torch.float64), linalg.Cholesky(eye, 0.0))
     return Factorised(prior, q, process)
 
 

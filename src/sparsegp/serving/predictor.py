@@ -11,7 +11,7 @@ from sparsegp.calibration.scale import LocalScale
 from sparsegp.calibration.shape import Shape
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files import calibration_parts, model_file
-from sparsegp.files.schema import INDUCING, SPARSE, Kernel, Model, Scaling
+from sparsegp.files.schema import INDUCING, SPARSE, Kernel, Model, Scaling, Trend
 from sparsegp.serving import covariance
 from sparsegp.serving.covariance import Array
 
@@ -77,12 +77,19 @@ def _lower(triangle: Array, size: int) -> Array:
     return A
 
 
+def _features(trend: Trend, rows: Array) -> Array:
+    """width (1, x_j for j in columns) of each row."""
+    T: Array = np.hstack([np.ones((len(rows), 1)), rows[:, trend.columns]])
+    return trend.width * T
+
+
 @dataclass(frozen=True, eq=False)
 class Predictor:
     """What a saved model says of new rows.
 
     With w = L^-1 k(Z, x) the mean is w^T m and the variance k(x, x) - |w|^2 + |B^-1 w|^2, of SoR the last term alone.
     y = mean + std c r, with a local scale c and a shape of r: 1 and the standard normal where there is no calibration.
+    With a trend w goes on with its features where it meets m and B.
     """
 
     n_features_in_: int
@@ -99,6 +106,7 @@ class Predictor:
     _deterministic: bool = field(repr=False)
     _shape: Shape = field(repr=False)
     _scale: LocalScale | None = field(repr=False)
+    _trend: Trend | None = field(repr=False)
 
     @classmethod
     def _of(cls, model: Model) -> "Predictor":
@@ -106,8 +114,10 @@ class Predictor:
         if posterior is None or posterior.inducing is None:
             raise ValueError("the model lacks its inducing values")
         values, found = posterior.inducing, model.calibration
-        size = len(values.inputs)
-        whiten = _solved(_lower(values.prior_cholesky, size), np.eye(size))
+        size, total = len(values.inputs), len(values.mean)
+        inner = _solved(_lower(values.prior_cholesky, size), np.eye(size))
+        whiten = np.eye(total)
+        whiten[:size, :size] = inner
         return cls(
             n_features_in_=model.columns.count,
             feature_names_in_=model.columns.names,
@@ -117,12 +127,13 @@ class Predictor:
             _scaling=model.scaling,
             _kernel=model.kernel,
             _inducing=values.inputs,
-            _whiten=whiten,
-            _spread=_solved(_lower(values.precision_cholesky, size), whiten),
+            _whiten=inner,
+            _spread=_solved(_lower(values.precision_cholesky, total), whiten),
             _weights=whiten.T @ values.mean,
             _deterministic=posterior.approximation.new_rows == "deterministic",
             _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
             _scale=_restored_scale(model),
+            _trend=posterior.trend,
         )
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
@@ -208,10 +219,11 @@ class Predictor:
     def _moments(self, X: Array) -> tuple[Array, Array]:
         rows = (X - self._scaling.input_mean) / self._scaling.input_scale
         K, prior_var = covariance.matrix(self._kernel, rows, self._inducing), covariance.diagonal(self._kernel, rows)
-        var = np.square(K @ self._spread.T).sum(1)
+        whole = K if self._trend is None else np.hstack([K, _features(self._trend, rows)])
+        var = np.square(whole @ self._spread.T).sum(1)
         if not self._deterministic:
             var += prior_var - np.square(K @ self._whiten.T).sum(1)
-        return K @ self._weights, np.maximum(var, SMALLEST_VARIANCE * prior_var)
+        return whole @ self._weights, np.maximum(var, SMALLEST_VARIANCE * prior_var)
 
     def _checked(self, X: Any) -> Array:
         names = getattr(X, "columns", None)

@@ -15,7 +15,7 @@ from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.dense import ExactPosterior, NystromPosterior
 from sparsegp.core.partition import block_slices
 from sparsegp.core.posterior import LatentPosterior
-from sparsegp.core.prior import SparsePrior
+from sparsegp.core.trend import Trend
 from sparsegp.infer import batch
 from sparsegp.kernels import Kernel
 from sparsegp.learn.hyperparameters import Hyperparameters
@@ -60,6 +60,7 @@ def check_approximation(
     power: float = 0.5,
     seed: int = 0,
     rtol: float = 1e-7,
+    trend: Trend | None = None,
 ) -> None:
     """Raise AssertionError, naming the property, unless the row does what its fields say on a small problem.
 
@@ -72,7 +73,7 @@ def check_approximation(
     rng = np.random.default_rng(seed)
     problem = _Problem.random(n_dims, rng)
     inducing = torch.from_numpy(rng.uniform(-2.0, 2.0, (N_INDUCING, n_dims)))
-    hyper = Hyperparameters(kernels.Matern32(1.4, 1.1) if kernel is None else kernel, 0.15, inducing)
+    hyper = Hyperparameters(kernels.Matern32(1.4, 1.1) if kernel is None else kernel, 0.15, inducing, trend=trend)
     _check_prior(approx, problem, hyper)
     _check_predictions(approx, problem, hyper, rtol)
     _check_gradient(approx, problem, hyper)
@@ -125,9 +126,9 @@ def _check_gradient(approx: Approximation, problem: _Problem, hyper: Hyperparame
 def _infer(approx: Approximation, problem: _Problem, hyper: Hyperparameters) -> tuple[LatentPosterior, float]:
     """What the package says: posterior and log evidence."""
     if approx.family in (Family.EXACT, Family.SUBSET):
-        exact = ExactPosterior.build(hyper.kernel, problem.rows.all, hyper.noise_var)
+        exact = ExactPosterior.build(hyper.kernel, problem.rows.all, hyper.noise_var, hyper.trend)
         return exact, exact.log_evidence
-    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, approx)
+    prior = hyper.prior(approx)
     _, posterior, info = batch.infer(prior, problem.rows)
     if approx.family is Family.NYSTROM:
         return NystromPosterior.build(prior, problem.rows.all, posterior.q), info.log_evidence
@@ -136,8 +137,9 @@ def _infer(approx: Approximation, problem: _Problem, hyper: Hyperparameters) -> 
 
 def _joint_prior(approx: Approximation, problem: _Problem, hyper: Hyperparameters) -> Array:
     inputs = hyper.inducing.detach(), problem.X, problem.X_test, problem.labels, problem.test_labels
-    prior: Array = effective_prior(approx, hyper.kernel, *inputs, noise_var=hyper.noise_var).numpy()
-    return prior
+    prior = effective_prior(approx, hyper.kernel, *inputs, noise_var=hyper.noise_var, trend=hyper.trend)
+    dense: Array = prior.numpy()
+    return dense
 
 
 def _dense_predictions(approx: Approximation, problem: _Problem, hyper: Hyperparameters) -> tuple[Array, Array]:
@@ -166,7 +168,8 @@ def _covariance_and_nystrom_part(problem: _Problem, hyper: Hyperparameters) -> t
     with torch.no_grad():
         K, Kuu = hyper.kernel(problem.X).numpy(), hyper.kernel(hyper.inducing).numpy()
         Kfu = hyper.kernel(problem.X, hyper.inducing).numpy()
-    return K, Kfu @ np.linalg.inv(Kuu) @ Kfu.T
+    H = np.zeros((N_ROWS, 0)) if hyper.trend is None else hyper.trend.features(problem.X).numpy()
+    return K + H @ H.T, Kfu @ np.linalg.inv(Kuu) @ Kfu.T + H @ H.T
 
 
 def _require_close(approx: Approximation, what: str, got: ArrayLike | Tensor, expected: ArrayLike, rtol: float) -> None:

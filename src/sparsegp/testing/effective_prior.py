@@ -5,6 +5,7 @@ from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.core.approximations import Approximation, Family, Residual, TestConditional
+from sparsegp.core.trend import Trend
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
 
@@ -19,15 +20,20 @@ def effective_prior(
     labels: Tensor | None = None,
     test_labels: Tensor | None = None,
     noise_var: Tensor | float | None = None,
+    trend: Trend | None = None,
 ) -> Tensor:
     """[[C_ff, C_f*], [C_*f, C_**]], the joint prior covariance of the values at X and X_test under the row.
 
     y ~ N(0, C_ff + noise), and the row predicts what this Gaussian gives once conditioned on y. Dense, for
     small problems. `labels` and `test_labels` are the blocks of X and X_test, for rows that have blocks.
     Only a combination of rows needs `noise_var`: its C_ff = Q + (sum_j a_j V_j^-1)^-1 - noise.
-    The exact GP and the subset of data (X is then the subset) do not look at the inducing inputs.
+    The exact GP and the subset of data (X is then the subset) do not look at the inducing inputs. A trend adds
+    b^2 T(x) T(x')^T everywhere, whatever the row.
     """
     inputs, U = torch.cat([X, X_test]).to(torch.float64), inducing.to(torch.float64)
+    if trend is not None:
+        H = trend.features(inputs)
+        return H @ H.mT + effective_prior(approx, kernel, inducing, X, X_test, labels, test_labels, noise_var)
     K = kernel(inputs)
     if approx.family in (Family.EXACT, Family.SUBSET):
         return K

@@ -12,6 +12,7 @@ from sparsegp.core.block import Block
 from sparsegp.core.posterior import InducingPosterior, log_evidence
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
+from sparsegp.core.trend import Trend
 from sparsegp.infer.engine import EngineState, Init, State, Step
 
 ROWS = ("sor", "dtc", "vfe", "fitc", "fic", "pitc", "pic", "pep", "block-pep")
@@ -28,6 +29,7 @@ def check_engine(
     power: float = 0.4,
     seed: int = 0,
     rtol: float = 1e-8,
+    trend: Trend | None = None,
 ) -> None:
     """Raise AssertionError, naming the property, unless the engine is exact inference one block at a time.
 
@@ -36,17 +38,18 @@ def check_engine(
     state it started from as it was; a block without rows changes nothing.
     """
     for name in rows:
-        prior, blocks = _problem(name, power, np.random.default_rng(seed))
+        prior, blocks = _problem(name, power, np.random.default_rng(seed), trend)
         _check_start(name, prior, init(prior), rtol)
         _check_path(name, prior, init, step, blocks, rtol)
         _check_order(name, prior, init, step, blocks, rtol)
         _check_empty(name, init(prior), step, blocks[0])
 
 
-def _problem(name: str, power: float, rng: np.random.Generator) -> tuple[SparsePrior, list[Block]]:
+def _problem(name: str, power: float, rng: np.random.Generator, trend: Trend | None) -> tuple[SparsePrior, list[Block]]:
     """Blocks of several sizes, smaller and larger than M."""
     inducing = torch.from_numpy(rng.uniform(-2.0, 2.0, (N_INDUCING, 2)))
-    prior = SparsePrior.build(kernels.Matern32(1.4, [0.8, 1.6]), inducing, 0.15, approximations.get(name, power))
+    kernel, approx = kernels.Matern32(1.4, [0.8, 1.6]), approximations.get(name, power)
+    prior = SparsePrior.build(kernel, inducing, 0.15, approx, trend=trend)
     X = torch.from_numpy(rng.uniform(-2.0, 2.0, (sum(BLOCK_SIZES), 2)))
     y = torch.sin(2.0 * X[:, 0]) + 0.3 * torch.from_numpy(rng.normal(size=len(X)))
     pairs = zip(X.split(BLOCK_SIZES), y.split(BLOCK_SIZES), strict=True)
@@ -58,7 +61,7 @@ def _moments(state: EngineState) -> tuple[Tensor, Tensor]:
 
 
 def _check_start(name: str, prior: SparsePrior, state: EngineState, rtol: float) -> None:
-    eye = torch.eye(prior.n_inducing, dtype=torch.float64)
+    eye = torch.eye(prior.n_features, dtype=torch.float64)
     _require_close(name, "the state before any block", _moments(state), (torch.zeros_like(eye[0]), eye), rtol)
 
 

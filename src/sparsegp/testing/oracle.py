@@ -3,7 +3,8 @@
 Each row is its effective prior (004 table 1): with R = diag(noise_var),
 objective = log N(y; 0, C_ff + R) - regulariser, mean = C_sf (C_ff + R)^-1 y,
 cov = C_ss - C_sf (C_ff + R)^-1 C_fs. A covariance function is any `k(A, B) -> ndarray` of shape
-(rows of A, rows of B). Blocks are integer labels, one per row.
+(rows of A, rows of B). Blocks are integer labels, one per row. A trend is any `h(A) -> ndarray` of shape (rows of A,
+features): it adds h(A) h(B)^T to every covariance of values, whatever the row.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[np.float64]
 Labels = NDArray[np.int_]
 Covariance = Callable[[Array, Array], Array]
+Features = Callable[[Array], Array]
 
 ROWS = ("exact", "sor", "dtc", "vfe", "fitc", "fic", "pitc", "pic", "pep", "block-pep", "nystrom")
 
@@ -29,8 +31,13 @@ def effective_prior(
     blocks: Labels | None = None,
     test_blocks: Labels | None = None,
     power: float = 0.5,
+    trend: Features | None = None,
 ) -> tuple[Array, Array, Array]:
     """Joint prior covariance (C_ff, C_fs, C_ss) of training and test values under the row."""
+    if trend is not None:
+        C_ff, C_fs, C_ss = effective_prior(name, k, X, Xs, Z, blocks, test_blocks, power)
+        H, Hs = trend(X), trend(Xs)
+        return C_ff + H @ H.T, C_fs + H @ Hs.T, C_ss + Hs @ Hs.T
     C_ff = training_prior(name, k, X, Z, blocks, power)
     K_fs, Q_fs = k(X, Xs), nystrom_part(k, X, Xs, Z)
     K_ss, Q_ss = k(Xs, Xs), nystrom_part(k, Xs, Xs, Z)
@@ -74,6 +81,7 @@ def log_evidence(
     blocks: Labels | None = None,
     power: float = 0.5,
     subset: Labels | None = None,
+    trend: Features | None = None,
 ) -> float:
     """Objective J of the row: log N(y; 0, C_ff + R) minus its regulariser ("sod": of the subset alone)."""
     if name == "sod":
@@ -81,6 +89,8 @@ def log_evidence(
         name = "exact"
     C_ff = training_prior(name, k, X, Z, blocks, power)
     noise = _noise(noise_var, len(X))
+    if trend is not None:
+        C_ff = C_ff + trend(X) @ trend(X).T
     return log_gaussian(y, C_ff + np.diag(noise)) - regulariser(name, k, X, Z, noise, blocks, power)
 
 
@@ -118,12 +128,13 @@ def predict(
     test_blocks: Labels | None = None,
     power: float = 0.5,
     subset: Labels | None = None,
+    trend: Features | None = None,
 ) -> tuple[Array, Array]:
     """Mean and joint covariance of the latent values at Xs, by conditioning the effective prior on y."""
     if name == "sod":
         X, y, noise_var = _take_subset(X, y, noise_var, subset)
         name = "exact"
-    C_ff, C_fs, C_ss = effective_prior(name, k, X, Xs, Z, blocks, test_blocks, power)
+    C_ff, C_fs, C_ss = effective_prior(name, k, X, Xs, Z, blocks, test_blocks, power, trend)
     return _condition(C_ff + np.diag(_noise(noise_var, len(X))), C_fs, C_ss, y)
 
 
