@@ -7,7 +7,7 @@ from importlib import import_module
 
 from benchmarks.results import console
 
-CELLS = ("datasets", "flagship", "noise_experiments")
+CELLS = ("datasets", "flagship", "noise_experiments", "honesty_peers")
 NOISE = ("noise_toys", "noise_sizes", "committee_speed")
 SRGP = ("srgp_toy", "srgp_simulation", "srgp_airline", "srgp_plant")
 SCALE = ("out_of_core", "dask_speed", "plan_accuracy")
@@ -32,7 +32,7 @@ def _arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="DATASET:METHOD",
-        help="datasets, flagship, noise_experiments: run these cells again (shell patterns allowed, repeatable)",
+        help=f"{', '.join(CELLS)}: run these cells again (shell patterns allowed, repeatable)",
     )
     parser.add_argument("--plot", action="store_true", help="srgp_*, noise_toys: write plots to docs/images")
     arguments = parser.parse_args()
