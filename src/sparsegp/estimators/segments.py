@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ class Segments:
         chosen = options or SegmentOptions()
         lower, upper = forecast.interval(chosen.coverage)
         inside = (lower <= y) & (y <= upper)
-        independence = _independence(forecast.cdf(y), columns, chosen)
+        independence = _independence(forecast, y, columns, chosen)
         quantities = [*columns.items(), (FORECAST, forecast.mean), (FORECAST_STD, forecast.std)]
         parts = [
             Segment(quantity, part, int(rows.sum()), int(inside[rows].sum()), chosen.coverage, independence)
@@ -156,25 +157,29 @@ class Segments:
         return "\n".join([f"Coverage of the {self.options.coverage:.0%} interval", *lines])
 
 
-def _independence(pit: Array, columns: Mapping[str, NDArray[Any]], options: SegmentOptions) -> float:
+def _independence(
+    forecast: Predictive, y: Array, columns: Mapping[str, NDArray[Any]], options: SegmentOptions
+) -> float:
     """Independent rows per row: where f is uncertain, its error is much the same at neighbouring rows.
 
-    With the correlation r_k of normal scores of a row and its k-th neighbour, misses have a correlation of about r_k^2,
-    so a share of n rows varies as that of n/(1 + sum_k r_k^2) independent ones. Noise that varies has r_k = 0.
+    If the errors of two rows have the correlation r, their misses have r^2 or so, and r is at most the share s of f in
+    the variance. So n rows say as much as n/(1 + sum over neighbours of s r) independent ones, or more. Intervals of
+    the wrong width do not count here: r is about the signs of errors, s about f.
     """
     numbers = [values for values in columns.values() if np.issubdtype(values.dtype, np.number) and np.ptp(values) > 0]
-    n_neighbours = min(options.n_neighbours, len(pit) - 1)
+    n_neighbours = min(options.n_neighbours, len(y) - 1)
     if not numbers or n_neighbours < 1:
         return 1.0
-    scores = ndtri(np.clip(pit, LEAST_PIT, 1.0 - LEAST_PIT))
+    scores = ndtri(np.clip(forecast.cdf(y), LEAST_PIT, 1.0 - LEAST_PIT))
     places = np.column_stack([values / values.std() for values in numbers])
-    chosen = np.arange(0, len(pit), math.ceil(len(pit) / options.neighbour_rows))
+    chosen = np.arange(0, len(y), math.ceil(len(y) / options.neighbour_rows))
     nearest = cKDTree(places).query(places[chosen], k=n_neighbours + 1)[1]
     is_other = nearest != chosen[:, None]
-    agreement = (is_other * scores[chosen, None] * scores[nearest]).mean(axis=0) / np.mean(scores**2)
-    # the square of a correlation of nothing is 1/n on average
-    excess = np.clip(agreement, 0.0, None) ** 2 - 1.0 / len(chosen)
-    return float(1.0 / (1.0 + np.clip(excess, 0.0, None).sum()))
+    share = (forecast.f_std[chosen] / forecast.std[chosen]) ** 2
+    agreement = share @ (is_other * scores[chosen, None] * scores[nearest]) / len(chosen)
+    agreement /= max(1.0, float(np.mean(scores**2)))
+    by_chance = share.mean() / math.sqrt(len(chosen))
+    return float(1.0 / (1.0 + np.clip(agreement - by_chance, 0.0, None).sum()))
 
 
 def _cut(values: NDArray[Any], options: SegmentOptions) -> Iterator[tuple[str, NDArray[np.bool_]]]:
@@ -201,19 +206,17 @@ def _most_values(distinct: NDArray[Any], options: SegmentOptions) -> int:
 
 
 def _ranges(values: NDArray[Any], n_ranges: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Ranges with about equally many rows: [edge, next edge). Repeated values are not torn apart."""
+    """Ranges with about equally many rows: above an edge, up to the next. Repeated values are not torn apart."""
     levels = np.arange(1, n_ranges) / n_ranges
     edges = np.unique(np.quantile(values, levels, method="inverted_cdf"))
-    edges = edges[edges > values.min()]
-    place, labels = np.searchsorted(edges, values, side="right"), _labels(edges)
-    for k in range(len(edges) + 1 if len(edges) else 0):
-        if k == 0:
-            part = f"below {labels[0]}"
-        elif k == len(edges):
-            part = f"from {labels[-1]} up"
-        else:
-            part = f"between {labels[k - 1]} and {labels[k]}"
-        yield part, place == k
+    edges = edges[edges < values.max()]
+    if not len(edges):
+        return
+    place, labels = np.searchsorted(edges, values, side="left"), _labels(edges)
+    yield f"up to {labels[0]}", place == 0
+    for k, (low, high) in enumerate(pairwise(labels), start=1):
+        yield f"between {low} and {high}", place == k
+    yield f"above {labels[-1]}", place == len(edges)
 
 
 def _labels(numbers: NDArray[Any]) -> list[str]:

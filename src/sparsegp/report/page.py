@@ -11,7 +11,7 @@ from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import checked_rows, column_names, without_names
-from sparsegp.estimators.segments import Segments
+from sparsegp.estimators.segments import Segment, Segments
 from sparsegp.report import text
 from sparsegp.report.html import Page, Tile
 from sparsegp.report.judgement import Judgement, judge
@@ -81,17 +81,16 @@ def _tiles(found: dict[str, float], y_std: float, is_discrete: bool) -> list[Til
 
 
 def _parts(segments: Segments) -> list[tuple[str, ...]]:
-    failing = set(segments.failing)
-    return [
-        (
-            part.name,
-            f"{part.n_rows:,}",
-            f"{part.coverage:.1%}",
-            f"±{2.0 * part.error:.1%}",
-            ("too few" if part.is_narrow else "too many") if part in failing else "",
-        )
-        for part in segments.parts[:MOST_PARTS]
-    ]
+    failing, shown = set(segments.failing), segments.parts[:MOST_PARTS]
+    more = len(segments.parts) - len(shown)
+    lines = [_part(part, part in failing) for part in shown]
+    return [*lines, (f"and {more:,} more", *[""] * 4)] if more else lines
+
+
+def _part(part: Segment, fails: bool) -> tuple[str, ...]:
+    verdict = "too few" if part.is_narrow else "too many"
+    numbers = f"{part.n_rows:,}", f"{part.coverage:.1%}", f"±{2.0 * part.error:.1%}"
+    return part.name, *numbers, verdict if fails else ""
 
 
 def _columns(X: Array, y: Array, names: list[str], target_name: str) -> list[tuple[str, ...]]:
