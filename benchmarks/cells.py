@@ -34,8 +34,11 @@ def is_wanted(cells: Cells, dataset: str, method: Method, quick: bool, only: Seq
     return "error" in cell or cell.get("options") != method.options_for(dataset, quick)
 
 
-def run_method(method: Method, options: dict[str, Any], shown: Arrays, n_train: int) -> tuple[Cell, JobResult]:
+def run_method(
+    method: Method, options: dict[str, Any], shown: Arrays, n_train: int, cpu_limit: int | None = None
+) -> tuple[Cell, JobResult]:
     """Train and predict in a fresh process; the start of a cell, with the error of one that failed."""
-    result = run_job(peers_python() if method.peer else own_python(), method.module, shown, options)
+    python = peers_python() if method.peer else own_python()
+    result = run_job(python, method.module, shown, options, cpu_limit)
     cell = {"options": options, "machine": machine_facts(), "n_train": n_train}
     return (cell if result.error is None else {**cell, "error": result.error}), result

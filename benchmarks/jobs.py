@@ -13,6 +13,8 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from resource import RLIMIT_CPU, setrlimit
+from signal import SIGKILL, SIGXCPU
 from typing import Any
 
 import numpy as np
@@ -49,17 +51,30 @@ NO_PEERS = (
 )
 
 
-def run_job(python: str | None, module: str, problem: Arrays, options: dict[str, Any]) -> JobResult:
-    """Run one worker module in a fresh process of the interpreter `python`; its errors come back as data."""
+def run_job(
+    python: str | None, module: str, problem: Arrays, options: dict[str, Any], cpu_limit: int | None = None
+) -> JobResult:
+    """Run one worker module in a fresh process of the interpreter `python`; its errors come back as data.
+
+    `cpu_limit` is in seconds of processor time, so that it does not hang on the load of the machine.
+    """
     if python is None:
         return JobResult(error=NO_PEERS)
     with tempfile.TemporaryDirectory(prefix="sparsegp-bench-") as name:
         folder = Path(name)
         np.savez(folder / "problem.npz", **problem)
         (folder / "options.json").write_text(json.dumps(options))
+        limit = None if cpu_limit is None else lambda: setrlimit(RLIMIT_CPU, (cpu_limit, cpu_limit + 5))
         done = subprocess.run(
-            [python, "-m", module, str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
+            [python, "-m", module, str(folder)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=limit,
         )
+        if done.returncode in (-SIGXCPU, -SIGKILL) and cpu_limit is not None:
+            return JobResult(error=f"did not end within {cpu_limit} s of processor time")
         if done.returncode != 0 or not (folder / "result.json").exists():
             return JobResult(error=_reason(done))
         facts = json.loads((folder / "result.json").read_text())

@@ -41,6 +41,26 @@ class QuantileDensity:
         high_tail = self._tail(y - knots[:, -1], knots[:, -1] - knots[:, -2], 1.0 - self.levels[-1])
         return np.where(low, low_tail, np.where(high, high_tail, result))
 
+    def interval(self, quantiles: np.ndarray, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+        """Ends of the central interval: the quantiles themselves where the levels have them."""
+        knots = np.sort(quantiles, axis=1)
+        low, high = (1.0 - coverage) / 2.0, (1.0 + coverage) / 2.0
+        return self._quantile(knots, low), -self._mirrored()._quantile(-knots[:, ::-1], 1.0 - high)
+
+    def _mirrored(self) -> QuantileDensity:
+        return QuantileDensity(1.0 - self.levels[::-1], self.min_width, self.tail_scale)
+
+    def _quantile(self, knots: np.ndarray, level: float) -> np.ndarray:
+        """The quantile of a level below one half: linear between knots, the exponential tail below the lowest."""
+        if level < self.levels[0] - 1e-12:
+            narrowest = self.min_width * (self.levels[1] - self.levels[0])
+            scale = self.tail_scale * np.maximum(knots[:, 1] - knots[:, 0], narrowest)
+            return knots[:, 0] - scale * np.log(self.levels[0] / level)
+        place = np.interp(level, self.levels, np.arange(len(self.levels)))
+        below = min(int(place + 1e-9), len(self.levels) - 2)
+        share = np.clip(place - below, 0.0, 1.0)
+        return (1.0 - share) * knots[:, below] + share * knots[:, below + 1]
+
     def _separated(self, knots: np.ndarray) -> np.ndarray:
         """Widen narrow gaps to min_width x (probability of the gap), the row's middle staying in place."""
         gaps = np.maximum(np.diff(knots, axis=1), self.min_width * np.diff(self.levels))

@@ -205,3 +205,23 @@ def test_summary_repeats_the_single_metrics() -> None:
 def test_bad_input_is_named(call: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("y", "few", "frequent"),
+    [
+        (np.arange(160) % 6, True, True),
+        (np.arange(2000) % 40, True, False),
+        (np.where(np.arange(1000) < 80, 0.0, np.arange(1000)), False, True),
+        (np.where(np.arange(1000) < 40, 0.0, np.arange(1000)), False, False),
+        (np.round(np.random.default_rng(0).normal(0, 50, 5000)), False, False),
+        (np.arange(12) % 6, False, False),
+        (np.full(30, 2.5), True, True),
+    ],
+)
+def test_targets_that_repeat_are_told_from_rounded_ones(y, few, frequent):
+    values = metrics.TargetValues.of(y)
+    assert (values.has_few, values.has_frequent) == (few, frequent)
+    assert values.is_discrete == (few or frequent)
+    assert values.n_rows == len(y)
+    assert values.n_commonest == int((y == values.commonest).sum()) == np.unique(y, return_counts=True)[1].max()

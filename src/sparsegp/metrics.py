@@ -6,6 +6,7 @@ Every score is a mean over rows. `mean` and `std` describe the predictive distri
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -118,6 +119,44 @@ def calibration_error(pit: ArrayLike, *, levels: ArrayLike = CALIBRATION_LEVELS)
     distance = np.sort(np.abs(2 * values - 1))
     empirical = np.searchsorted(distance, nominal, side="right") / values.size
     return float(np.mean(np.abs(empirical - nominal)))
+
+
+@dataclass(frozen=True)
+class TargetValues:
+    """How often targets repeat. A density can be as high as it likes at a value that many rows share."""
+
+    n_rows: int
+    n_distinct: int
+    commonest: float
+    n_commonest: int
+
+    few: int = 50
+    """Distinct values that are few, if there are ten rows for each of them."""
+    often: float = 0.05
+    """Share of the rows with one and the same value that is large, if there are ten such rows."""
+
+    @classmethod
+    def of(cls, y: ArrayLike) -> TargetValues:
+        """Count the values of y."""
+        (target,) = _vectors(y=y)
+        values, counts = np.unique(target, return_counts=True)
+        most = int(counts.argmax())
+        return cls(target.size, values.size, float(values[most]), int(counts[most]))
+
+    @property
+    def has_few(self) -> bool:
+        """Whether there are few distinct values."""
+        return self.n_distinct <= min(self.few, self.n_rows // 10)
+
+    @property
+    def has_frequent(self) -> bool:
+        """Whether one value has many of the rows."""
+        return self.n_commonest >= max(10.0, self.often * self.n_rows)
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the NLPD means little: compare forecasts by their CRPS."""
+        return self.has_few or self.has_frequent
 
 
 def time_efficiency(full_seconds: float, anytime_seconds: float) -> float:

@@ -233,6 +233,7 @@ def test_report_is_one_page_about_the_named_columns(model, tmp_path):
     scores = run_json("evaluate", model, "test.csv")
     assert told["rows"] == 40
     assert told["nlpd"] == pytest.approx(scores["nlpd"])
+    assert (told["worst_part"], told["discrete_target"]) == (None, False)
     with pytest.raises(InputError, match="does not exist"):
         run("report", model, "test.csv", "-o", tmp_path / "missing" / "page.html")
 

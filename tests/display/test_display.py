@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
 from sparsegp.display import (
     CalibrationDisplay,
+    CoverageDisplay,
     LearningCurveDisplay,
     MapDisplay,
     PredictionDisplay,
@@ -24,7 +25,7 @@ matplotlib.use("Agg")
 
 NAMES = ["price $", "b_1", "$x^{$"]
 KERNEL = kernels.SquaredExponential(1.5, [0.9, 4.0, 9.0])
-DISPLAYS = [PredictionDisplay, MapDisplay, CalibrationDisplay, ResidualsDisplay, RelevanceDisplay]
+DISPLAYS = [PredictionDisplay, MapDisplay, CalibrationDisplay, CoverageDisplay, ResidualsDisplay, RelevanceDisplay]
 FIXED = {"kernel": KERNEL, "optimizer": None}
 MODELS = {
     "vfe": SparseGPRegressor(approximation="vfe", n_inducing=30, noise_var=0.02, **FIXED),
@@ -190,3 +191,17 @@ def test_without_matplotlib_the_error_says_what_to_install(plain, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"sparsegp\[plot\]"):
         ResidualsDisplay.from_estimator(model, X, y)
+
+
+def test_coverage_shows_each_part_and_marks_those_that_fail(model):
+    X, y = wave(300, seed=1)
+    shown = CoverageDisplay.from_estimator(model, X, y + np.where(X["b_1"] > 1.5, 3.0, 0.0), coverage=0.9)
+    assert shown.quantities[0] == "b_1"
+    assert [label.get_text() for label in shown.ax_.get_yticklabels()] == shown.quantities
+    assert set(shown.quantities) == {*NAMES, "the forecast", "the std of the forecast"}
+    assert len(shown.ax_.containers) == len(shown.segments.parts)
+    squares = [bar for bar in shown.ax_.containers if bar[0].get_marker() == "s"]
+    assert len(squares) == len(shown.segments.failing) > 0
+    assert shown.segments.options.coverage == 0.9
+    drawn = sorted(float(bar[0].get_xdata()[0]) for bar in shown.ax_.containers)
+    assert drawn == pytest.approx(sorted(part.coverage for part in shown.segments.parts))

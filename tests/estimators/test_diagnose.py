@@ -150,6 +150,39 @@ def test_intervals_too_narrow_and_too_wide(noise_var):
     assert narrow or "The intervals do not hold as many rows as they should" in findings
 
 
+def test_a_target_with_few_or_repeated_values_is_named():
+    X, y = wave(400)
+    model = fixed(noise_var=0.1)
+    steps = np.round(y)
+    finding = found(model.fit(X, steps), X, steps)[f"The target has only {len(np.unique(steps))} distinct values"]
+    assert finding.severity == "notice"
+    assert f"CRPS, which is {model.forecast(X).crps(steps).mean():.4g}" in finding.try_this
+    floor = np.maximum(y, np.quantile(y, 0.1))
+    assert "Many rows have the same target" in found(model.fit(X, floor), X, floor)
+    assert not any("target" in what for what in found(model.fit(X, y), X, y))
+
+
+def test_the_worst_part_of_the_rows_is_named():
+    X, y = wave(600)
+    loud = X[:, 1] > 2.4
+    y = np.where(loud, y + 0.5 * np.random.default_rng(1).standard_normal(600), y)
+    table = pd.DataFrame(X, columns=["place", "carat"])
+    model = fixed(noise_var=0.035).fit(table[:200], y[:200])
+    diagnosis = model.diagnose(table[200:], y[200:])
+    worst = diagnosis.segments.worst
+    assert worst.quantity == "carat"
+    finding = found(model, table[200:], y[200:])[f"The intervals are too narrow for rows with {worst.name}"]
+    assert finding.severity == "warning"
+    assert f"{worst.coverage:.1%} of these {worst.n_rows} rows" in finding.evidence
+    assert set(diagnosis.segments.by_quantity) >= {"place", "carat", "the forecast", "the std of the forecast"}
+
+
+def test_intervals_that_are_too_wide_in_a_part_are_a_notice():
+    X, y = wave(3000)
+    findings = diagnose(fixed(noise_var=0.2).fit(X[:200], y[:200]), X, y)
+    assert [finding.severity for finding in findings if "wider than needed" in finding.what] == ["notice"]
+
+
 def test_rows_far_from_the_data():
     X, y = wave()
     model = fixed(kernels.SquaredExponential(1.5, 0.9)).fit(X, y)
@@ -171,6 +204,7 @@ def test_negative_variances_are_a_finding():
     model = fixed(approximation="nystrom", n_inducing=20).fit(X, y)
     assert diagnose(model, X, y)[0].severity == "warning"
     assert "negative" in " ".join(finding.what for finding in diagnose(model, X, y))
+    assert diagnose(model, X, y).segments is None
 
 
 def test_every_estimator_can_be_diagnosed():

@@ -150,6 +150,33 @@ def test_what_is_wrong_with_a_model_is_on_its_page(tmp_path):
     assert "Nothing stood out" in report.write(fine, *wave(300, seed=1), tmp_path / "page.html").read_text()
 
 
+def test_a_page_shows_the_coverage_of_parts(tmp_path):
+    X, y = wave(300)
+    model, (rows, target) = MODELS["vfe"].fit(X, y), wave(400, seed=1)
+    loud = rows["plain"].to_numpy() > 2.0
+    target = np.where(loud, target + 0.8 * np.random.default_rng(2).standard_normal(400), target)
+    judgement = report.judge(model, rows, target)
+    worst = judgement.segments.worst
+    assert worst.quantity == "plain"
+    page = Reader(report.write(model, rows, target, tmp_path / "page.html", judgement=judgement).read_text())
+    assert f"The worst part is {worst.name}: {worst.coverage:.1%} of its {worst.n_rows} rows are inside" in page.text
+    for part in judgement.segments.parts:
+        assert f"{part.name} {part.n_rows} {part.coverage:.1%}" in page.text
+    assert "too few" in page.text
+    assert page.tags.count("details") == 1
+    few = report.write(model, rows[:15], target[:15], tmp_path / "page.html")
+    assert "too few rows to say where" in Reader(few.read_text()).text
+
+
+def test_a_page_warns_of_the_nlpd_of_a_discrete_target(tmp_path):
+    X, y = wave(200)
+    model = MODELS["vfe"].fit(X, np.round(y))
+    page = Reader(report.write(model, X, np.round(y), tmp_path / "page.html").read_text())
+    assert "many targets are equal; see CRPS" in page.text
+    assert "The target has only" in page.text
+    assert "many targets are equal" not in Reader(report.write(model, X, y, tmp_path / "page.html").read_text()).text
+
+
 def test_rows_that_have_moved_since_the_fit_are_found():
     X, y = wave(200)
     model = MODELS["vfe"].fit(X, y)

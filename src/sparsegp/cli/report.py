@@ -43,7 +43,9 @@ def report(
         found = pages.judge(fitted, rows.X, rows.y)
         pages.write(fitted, rows.X, rows.y, output, title=title or model.stem, target_name=name, judgement=found)
     warnings = [finding.what for finding in found.findings if finding.severity == "warning"]
-    show("Report", {"report": str(output), "rows": len(rows), **found.scores, "warnings": warnings}, as_json)
+    worst = None if found.segments.worst is None else str(found.segments.worst)
+    told = {"worst_part": worst, "discrete_target": found.targets.is_discrete, "warnings": warnings}
+    show("Report", {"report": str(output), "rows": len(rows), **found.scores, **told}, as_json)
 
 
 def compare(

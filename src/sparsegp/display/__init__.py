@@ -3,11 +3,12 @@
 from sparsegp.display.curves import AnytimeDisplay, LearningCurveDisplay
 from sparsegp.display.forecast import MapDisplay, PredictionDisplay
 from sparsegp.display.relevance import RelevanceDisplay
-from sparsegp.display.residuals import CalibrationDisplay, ResidualsDisplay
+from sparsegp.display.residuals import CalibrationDisplay, CoverageDisplay, ResidualsDisplay
 
 __all__ = [
     "AnytimeDisplay",
     "CalibrationDisplay",
+    "CoverageDisplay",
     "LearningCurveDisplay",
     "MapDisplay",
     "PredictionDisplay",

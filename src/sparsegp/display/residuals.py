@@ -6,11 +6,13 @@ from typing import Any, Self
 import numpy as np
 
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, GREEN, GREY, MOST_POINTS, label_axes, panels
-from sparsegp.estimators.diagnosis import checked_rows, spread_rows, without_names
+from sparsegp.display.axes import BLUE, GREEN, GREY, MOST_POINTS, ORANGE, label_axes, panels
+from sparsegp.estimators.diagnosis import checked_rows, column_names, spread_rows, without_names
+from sparsegp.estimators.segments import Segment, SegmentOptions, Segments
 from sparsegp.metrics import CALIBRATION_LEVELS
 
 N_BINS = 20
+MOST_QUANTITIES = 20
 
 
 @dataclass
@@ -66,6 +68,55 @@ class CalibrationDisplay:
         ax.hist(self.pit, bins=np.linspace(0, 1, N_BINS + 1), density=True, color=GREEN, alpha=0.8)
         ax.set_xlim(0, 1)
         label_axes(ax, "P(Y ≤ y)", "density", "PIT values")
+
+
+@dataclass
+class CoverageDisplay:
+    """Coverage of the interval in parts of the rows: by values or deciles of each column, of the forecast, of its std.
+
+    Each point is a part, with two standard deviations of chance on both sides. Parts that fail are orange and have
+    squares. After `plot`: `ax_` and `figure_`.
+    """
+
+    segments: Segments
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, coverage: float = 0.95, ax: Any = None) -> Self:
+        """Coverage by parts of rows with known targets, and plot."""
+        rows, target = checked_rows(estimator, X, y)
+        columns = dict(zip(column_names(estimator), rows.T, strict=True))
+        with without_names():
+            forecast = estimator.forecast(rows)
+        return cls(Segments.of(forecast, target, columns, SegmentOptions(coverage=coverage))).plot(ax)
+
+    @property
+    def quantities(self) -> list[str]:
+        """What is shown, the quantity with the clearest failure first; of many the first 20."""
+        parts = self.segments.by_quantity
+        return sorted(parts, key=lambda name: min(part.p_value for part in parts[name]))[:MOST_QUANTITIES]
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw on the given axes, or on new ones."""
+        self.figure_, (self.ax_,) = panels(ax, 1)
+        shown, failing = self.quantities, set(self.segments.failing)
+        self.ax_.axvline(self.segments.options.coverage, color=GREY, lw=1, ls="--")
+        for place, quantity in enumerate(shown):
+            parts = self.segments.by_quantity[quantity]
+            # parts of a quantity from top to bottom within its line
+            heights = place + np.linspace(-0.3, 0.3, len(parts))
+            for part, height in zip(parts, heights, strict=True):
+                self._plot_part(part, height, part in failing)
+        self.ax_.set_yticks(range(len(shown)), shown, parse_math=False)
+        self.ax_.set_ylim(max(len(shown), 1) - 0.5, -0.5)
+        label_axes(self.ax_, f"share of rows inside the {self.segments.options.coverage:.0%} interval", "")
+        return self
+
+    def _plot_part(self, part: Segment, height: float, fails: bool) -> None:
+        colour, marker = (ORANGE, "s") if fails else (BLUE, "o")
+        style = {"fmt": marker, "ms": 3.5, "lw": 0.8, "alpha": 0.9}
+        self.ax_.errorbar(part.coverage, height, xerr=2.0 * part.error, color=colour, **style)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,11 +20,12 @@ from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import kernel_metric
 from sparsegp.core.posterior import InducingPosterior, log_evidence
-from sparsegp.core.predictive import Array
+from sparsegp.core.predictive import Array, Predictive
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.errors import InputError, NegativeVarianceError
 from sparsegp.estimators import checks
+from sparsegp.estimators.segments import Segments
 from sparsegp.fit.scaling import Scaling
 from sparsegp.fit.start import OPTIONS
 from sparsegp.kernels import Stationary
@@ -93,6 +94,14 @@ class Finding:
         return f"{self.severity}: {self.what} ({self.evidence}). {self.try_this}"
 
 
+class Diagnosis(list[Finding]):
+    """The findings, warnings first, and in `segments` the coverage by parts of the rows (None: no intervals)."""
+
+    def __init__(self, findings: Iterable[Finding], segments: Segments | None) -> None:
+        super().__init__(findings)
+        self.segments = segments
+
+
 @dataclass(frozen=True)
 class EvidenceBounds:
     """lower <= log N(y; 0, K + R) <= upper; `unexplained` is the mean of (k_ii - q_ii)/r_i."""
@@ -159,6 +168,17 @@ class _Case:
         """1/lengthscale of each column; None for kernels that are not of one lengthscale a column."""
         kernel = self.model.kernel_
         return kernel_metric(kernel, self.X.shape[1]).numpy() if isinstance(kernel, Stationary) else None
+
+    @cached_property
+    def forecast(self) -> Predictive:
+        """The distribution of y at each row."""
+        forecast: Predictive = self.model.forecast(self.X)
+        return forecast
+
+    @cached_property
+    def segments(self) -> Segments:
+        """Coverage by parts of the rows."""
+        return Segments.of(self.forecast, self.y, dict(zip(self.names, self.X.T, strict=True)))
 
 
 def _inducing(case: _Case) -> Iterator[Finding]:
@@ -275,7 +295,7 @@ def _spacing(case: _Case) -> Iterator[Finding]:
 
 
 def _calibration(case: _Case) -> Iterator[Finding]:
-    pit, n = case.model.forecast(case.X).cdf(case.y), len(case.y)
+    pit, n = case.forecast.cdf(case.y), len(case.y)
     covered, error = float(np.mean(np.abs(2.0 * pit - 1.0) <= COVERAGE)), metrics.calibration_error(pit)
     narrow = covered < COVERAGE - max(0.03, 3.0 * math.sqrt(COVERAGE * (1.0 - COVERAGE) / n))
     if narrow or error > max(0.05, 2.0 / math.sqrt(n)):
@@ -288,8 +308,49 @@ def _calibration(case: _Case) -> Iterator[Finding]:
         )
 
 
+def _segments(case: _Case) -> Iterator[Finding]:
+    segments = case.segments
+    worst = segments.worst
+    if worst is None:
+        return
+    evidence = (
+        f"the {worst.expected:.0%} interval holds {worst.coverage:.1%} of these {worst.n_rows:,} rows, "
+        f"±{worst.error:.1%} by chance; {len(segments.failing)} of {len(segments.tested)} parts of the rows fail, this "
+        "one most clearly"
+    )
+    if worst.is_narrow:
+        yield Finding(
+            WARNING,
+            f"The intervals are too narrow for rows with {worst.name}",
+            evidence,
+            "Do not rely on the intervals there. Try HeteroscedasticGPRegressor (noise that varies), or a column that "
+            "tells these rows from others.",
+        )
+    else:
+        yield Finding(
+            NOTICE,
+            f"The intervals are wider than needed for rows with {worst.name}",
+            evidence,
+            "Try HeteroscedasticGPRegressor, whose noise may be smaller there.",
+        )
+
+
+def _discrete(case: _Case) -> Iterator[Finding]:
+    values = metrics.TargetValues.of(case.y)
+    if not values.is_discrete:
+        return
+    few = f"The target has only {values.n_distinct} distinct value{'' if values.n_distinct == 1 else 's'}"
+    yield Finding(
+        NOTICE,
+        few if values.has_few else "Many rows have the same target",
+        f"{values.n_commonest:,} of {values.n_rows:,} given rows have the target {values.commonest:.4g}",
+        "Do not compare models by their NLPD here: a density can be as high as it likes at a repeated value. Compare "
+        f"the CRPS, which is {case.forecast.crps(case.y).mean():.4g}, and the coverage.",
+    )
+
+
 def _extrapolation(case: _Case) -> Iterator[Finding]:
-    epistemic = case.model.predict_components(case.X)[1]
+    epistemic = case.forecast.f_std
     with torch.no_grad():
         prior_std = case.model.kernel_.cpu().diagonal(torch.tensor(case.X)).sqrt().numpy()
     far = float(np.mean(epistemic > NEARLY_PRIOR * prior_std))
@@ -315,19 +376,20 @@ def _drift(case: _Case) -> Iterator[Finding]:
 
 _Check = Callable[[_Case], Iterator[Finding]]
 _OF_DATA: tuple[_Check, ...] = (_noise, _columns, _relevance, _spacing, _drift)
-_OF_PREDICTIONS: tuple[_Check, ...] = (_calibration, _inducing, _extrapolation)
+_OF_PREDICTIONS: tuple[_Check, ...] = (_calibration, _segments, _discrete, _inducing, _extrapolation)
 
 
-def diagnose(model: Any, X: Any, y: Any) -> list[Finding]:
+def diagnose(model: Any, X: Any, y: Any) -> Diagnosis:
     """What stands out when a fitted model is held against rows with known targets, best those it has not seen."""
     case = _Case(model, *checked_rows(model, X, y), column_names(model))
-    found = [finding for check in _OF_DATA for finding in check(case)]
+    found, segments = [finding for check in _OF_DATA for finding in check(case)], None
     with without_names():
         try:
+            segments = case.segments
             found += [finding for check in _OF_PREDICTIONS for finding in check(case)]
         except NegativeVarianceError as error:
             found.append(Finding(WARNING, "Some variances are negative", str(error), "Use another approximation."))
-    return sorted(found, key=lambda finding: finding.severity != WARNING)
+    return Diagnosis(sorted(found, key=lambda finding: finding.severity != WARNING), segments)
 
 
 def _list(names: list[str], chosen: Any) -> str:

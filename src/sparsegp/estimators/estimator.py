@@ -29,7 +29,7 @@ from sparsegp.core.trend import Trend, detrended
 from sparsegp.data import Batch, to_block
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
-from sparsegp.estimators.diagnosis import Finding, diagnose
+from sparsegp.estimators.diagnosis import Diagnosis, diagnose
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.estimators.fitted import Columns, Fitted
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
@@ -331,8 +331,12 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """
         model_file.write(path, records.describe(self))
 
-    def diagnose(self, X: Any, y: Any) -> list[Finding]:
-        """Findings in plain words on rows with known targets, best rows the model has not seen."""
+    def diagnose(self, X: Any, y: Any) -> Diagnosis:
+        """Findings in plain words on rows with known targets, best rows the model has not seen.
+
+        The answer is a list, empty if nothing stood out. Its `segments` tell how many targets lie inside their interval
+        by values or deciles of each column, of the forecast and of its std.
+        """
         return diagnose(self, X, y)
 
     def loo(

@@ -49,6 +49,7 @@ th { color: var(--soft); font-weight: 600; }
 tbody tr:last-child td { border-bottom: 0; }
 @media (max-width: 36rem) { main { padding: 1rem .8rem 2rem; } figure { padding: .8rem .6rem; }
   th, td { padding: .35rem .5rem; } }
+summary { cursor: pointer; color: var(--accent); margin-bottom: .6rem; }
 code { overflow-wrap: anywhere; font-size: .88rem; }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -72,6 +73,8 @@ class Page:
     tiles: Sequence[Tile]
     findings: Sequence[Finding]
     pictures: Sequence[Picture]
+    coverage: str
+    parts: Sequence[Sequence[str]]
     assumptions: Sequence[str]
     parameters: Sequence[Sequence[str]]
     kernel: str
@@ -87,6 +90,7 @@ class Page:
                 f'<div class="tiles">{"".join(map(_tile, self.tiles))}</div>',
                 _section("Warnings and findings", _findings(self.findings)),
                 _section("Pictures", f'<div class="pictures">{"".join(map(_figure, self.pictures))}</div>'),
+                _section("Where the intervals hold", _coverage(self.coverage, self.parts)),
                 _section("What the model assumes", _bullets(self.assumptions)),
                 _section("What it learned", _table(("", "value", "meaning"), self.parameters) + kernel),
                 _section("The rows", _table(COLUMN_HEADINGS, self.columns)),
@@ -102,6 +106,7 @@ class Page:
         )
 
 
+PART_HEADINGS = ("rows with", "rows", "inside their 95 % interval", "chance allows", "")
 COLUMN_HEADINGS = ("column", "smallest", "median", "largest", "mean", "std", "distinct values")
 
 
@@ -135,6 +140,13 @@ def _figure(picture: Picture) -> str:
     title, caption = escape(picture.title), escape(picture.caption)
     svg = picture.svg.replace("<svg ", f'<svg aria-label="{title}" ', 1)
     return f"<figure><h3>{title}</h3>{svg}<figcaption>{caption}</figcaption></figure>"
+
+
+def _coverage(sentence: str, parts: Sequence[Sequence[str]]) -> str:
+    said = f"<p>{escape(sentence)}</p>"
+    if not parts:
+        return said
+    return f"{said}<details><summary>All parts</summary>{_table(PART_HEADINGS, parts)}</details>"
 
 
 def _bullets(sentences: Sequence[str]) -> str:

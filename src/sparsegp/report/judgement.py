@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegp import metrics
 from sparsegp.core.predictive import Array
 from sparsegp.estimators.diagnosis import (
     NOTICE,
@@ -18,6 +19,7 @@ from sparsegp.estimators.diagnosis import (
     scaling_of,
     without_names,
 )
+from sparsegp.estimators.segments import Segments
 from sparsegp.report.scores import scores
 
 FEWEST_ROWS = 20
@@ -28,18 +30,27 @@ LEANS = 0.25
 
 @dataclass(frozen=True)
 class Judgement:
-    """How a model stands up to rows with known targets: scores by name, and what stood out, warnings first."""
+    """How a model stands up to rows with known targets: scores by name, and what stood out, warnings first.
+
+    `segments` is the coverage by parts of the rows, `targets` tells how often targets repeat.
+    """
 
     scores: dict[str, float]
     findings: list[Finding]
+    segments: Segments
+    targets: metrics.TargetValues
 
 
 def judge(model: Any, X: Any, y: Any) -> Judgement:
     """Scores, the findings of `diagnose`, and whether the rows have drifted away from the training rows."""
     rows, target = checked_rows(model, X, y)
     with without_names():
-        found = [*diagnose(model, rows, target), *_drift(model, rows, target)]
-        return Judgement(scores(model, rows, target), sorted(found, key=lambda finding: finding.severity != WARNING))
+        own = scores(model, rows, target)
+        diagnosis = diagnose(model, rows, target)
+        # scores have refused a model without intervals
+        assert diagnosis.segments is not None
+        found = sorted([*diagnosis, *_drift(model, rows, target)], key=lambda finding: finding.severity != WARNING)
+        return Judgement(own, found, diagnosis.segments, metrics.TargetValues.of(target))
 
 
 def _drift(model: Any, X: Array, y: Array) -> Iterator[Finding]:

@@ -11,12 +11,14 @@ from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import checked_rows, column_names, without_names
+from sparsegp.estimators.segments import Segment, Segments
 from sparsegp.report import text
 from sparsegp.report.html import Page, Tile
 from sparsegp.report.judgement import Judgement, judge
 from sparsegp.report.pictures import pictures
 
 MOST_COLUMNS = 100
+MOST_PARTS = 1000
 
 
 def write(
@@ -53,9 +55,11 @@ def _page(model: Any, X: Array, y: Array, judgement: Judgement, title: str, targ
         title=title,
         subtitle=f"{type(model).__name__} for {target_name}: {model.n_samples_seen_:,} training rows{fitted}; "
         f"judged by {len(y):,} rows with {X.shape[1]} columns",
-        tiles=_tiles(judgement.scores, float(y.std())),
+        tiles=_tiles(judgement.scores, float(y.std()), judgement.targets.is_discrete),
         findings=judgement.findings,
-        pictures=list(pictures(model, X, y, target_name)),
+        pictures=list(pictures(model, X, y, target_name, judgement.segments)),
+        coverage=text.worst_part(judgement.segments),
+        parts=_parts(judgement.segments),
         assumptions=text.assumptions(model),
         parameters=text.parameters(model, X, target_name),
         kernel=repr(model.kernel_),
@@ -64,15 +68,29 @@ def _page(model: Any, X: Array, y: Array, judgement: Judgement, title: str, targ
     )
 
 
-def _tiles(found: dict[str, float], y_std: float) -> list[Tile]:
+def _tiles(found: dict[str, float], y_std: float, is_discrete: bool) -> list[Tile]:
+    surprise = "says little: many targets are equal; see CRPS" if is_discrete else "surprise per row; lower is better"
     return [
         Tile("RMSE", f"{found['rmse']:.4g}", f"typical error; guessing the mean: {y_std:.4g}"),
         Tile("R²", f"{found['r2']:.3f}", "share of the variance explained"),
-        Tile("NLPD", f"{found['nlpd']:.4g}", "surprise per row; lower is better"),
+        Tile("NLPD", f"{found['nlpd']:.4g}", surprise),
         Tile("CRPS", f"{found['crps']:.4g}", "error of the whole forecast, in units of the target"),
         Tile("95 % coverage", f"{found['coverage_95']:.1%}", "of the rows are inside their 95 % interval"),
         Tile("95 % width", f"{found['width_95']:.4g}", "mean width of the 95 % interval"),
     ]
+
+
+def _parts(segments: Segments) -> list[tuple[str, ...]]:
+    failing, shown = set(segments.failing), segments.parts[:MOST_PARTS]
+    more = len(segments.parts) - len(shown)
+    lines = [_part(part, part in failing) for part in shown]
+    return [*lines, (f"and {more:,} more", *[""] * 4)] if more else lines
+
+
+def _part(part: Segment, fails: bool) -> tuple[str, ...]:
+    verdict = "too few" if part.is_narrow else "too many"
+    numbers = f"{part.n_rows:,}", f"{part.coverage:.1%}", f"±{2.0 * part.error:.1%}"
+    return part.name, *numbers, verdict if fails else ""
 
 
 def _columns(X: Array, y: Array, names: list[str], target_name: str) -> list[tuple[str, ...]]:

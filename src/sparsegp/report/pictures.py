@@ -13,6 +13,7 @@ from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
 from sparsegp.display.relevance import column_lengthscales
 from sparsegp.estimators.diagnosis import column_names, has_blocks, inducing_of
+from sparsegp.estimators.segments import Segments
 
 INK = "#010203"
 WIDTH, HEIGHT = 5.2, 3.4
@@ -40,8 +41,8 @@ class Picture:
     svg: str
 
 
-def pictures(model: Any, X: Array, y: Array, target_name: str) -> Iterator[Picture]:
-    """All pictures that make sense for the model; X and y are checked rows."""
+def pictures(model: Any, X: Array, y: Array, target_name: str, segments: Segments) -> Iterator[Picture]:
+    """All pictures that make sense for the model; X and y are checked rows, `segments` the coverage of their parts."""
     order = _by_relevance(model, X)
     for column in order[:MOST_SLICES]:
         yield _slice(model, X, y, column, target_name)
@@ -59,6 +60,13 @@ def pictures(model: Any, X: Array, y: Array, target_name: str) -> Iterator[Pictu
         lambda ax: display.CalibrationDisplay.from_estimator(model, X, y, ax=ax),
         n_panels=2,
     )
+    if segments.parts:
+        yield _picture(
+            "Where the intervals hold",
+            "Each point is a part of the rows: a value or a tenth of a column, of the forecast or of its std, in order "
+            "from top to bottom. Orange squares hold more or fewer rows than chance allows.",
+            lambda ax: display.CoverageDisplay(segments).plot(ax),
+        )
     yield _picture(
         "Errors",
         "Each point is a row: its error in units of the predicted standard deviation. There should be no pattern, and "
