@@ -1,8 +1,10 @@
 """Which local scale c(x), learned how: NLPD, coverage, CRPS and width on rows that nothing has seen.
 
-Every candidate starts from the same fits (calibration_residuals.py). "T>H": the scale from the left-out residuals of the
-fitted rows T, its strength and the shape from the held-out rows H. "H": the scale from H too, cross-fitted. "loo": all
-from left-out residuals of T and H. Scores are those of V after H was absorbed. The test rows are not touched.
+Every candidate starts from the same fits (calibration_residuals.py). "T>H": the scale from the left-out residuals of
+the fitted rows T, its strength and the shape from the held-out rows H. "H": the scale from H too, cross-fitted.
+"loo": all from left-out residuals of T and H. "shifted": T>H, with the log std of new rows moved back by what absorbing
+H has taken from it. "T>H>TH": strength and shape as for T>H, the scale then learned again from the left-out residuals
+of T and H in the model that has absorbed H. Scores are those of V after H was absorbed. The test rows are not touched.
 
 A cell of results/calibration_experiment.json that is there is kept, so a run can be interrupted and resumed.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from benchmarks.calibration_scales import (
     with_neighbours,
 )
 from benchmarks.calibration_shape import GAUSSIAN, Prior, Shape, fitted_shape
+from benchmarks.calibration_small import SETS, small_study
 from benchmarks.calibration_trees import TreeOptions, tree_fit
 from benchmarks.real_data import is_available, not_available_message
 from benchmarks.results import console, machine_facts, number, print_table, read_results, write_results
@@ -61,7 +65,6 @@ CANDIDATES: dict[str, tuple[Learner, tuple[str, ...]]] = {
     "knn60+ridge": (neighbours(60, on_ridge=True), ("T>H",)),
     "boost": (boosting, ("T>H", "H")),
     "gboost": (gamma_boosting, ("T>H",)),
-    "trees4": (trees(4), ("T>H", "H")),
     "trees6": (trees(6), ("T>H",)),
     "vfe128": (process("vfe", 128, 10.0), ("T>H",)),
     "vfe512": (process("vfe", 512, 10.0), ("T>H",)),
@@ -82,6 +85,9 @@ def run(quick: bool = False) -> dict[str, Any]:
             cells = document["cells"].setdefault(name, {})
             _fill(cells, name, Path(folder))
             write_results(NAME, document, quick)
+    if not quick and "small" not in document and all(map(is_available, SETS)):
+        document["small"] = small_study()
+        write_results(NAME, document, quick)
     _print(document["cells"])
     return document
 
@@ -102,11 +108,20 @@ def _fill(cells: dict[str, Any], name: str, folder: Path) -> None:
         if way == "T>H":
             scale = learner(parts["T"], EPS)
             cell = calibrated_scores(parts["H"], scale.at(parts["H"]), scored, scale)
+            again = learner(parts["TH"], EPS)
+            cells[f"{candidate} T>H>TH"] = calibrated_scores(parts["H"], scale.at(parts["H"]), scored, again)
+            there = replace(scored, log_std=scored.log_std - _shift(parts["T"], parts["TH"]))
+            cells[f"{candidate} shifted"] = calibrated_scores(parts["H"], scale.at(parts["H"]), scored, scale, at=there)
         else:
             own = parts["H" if way == "H" else "TH"]
             scale = learner(own, EPS)
             cell = calibrated_scores(own, scale.left_out(), scored, scale)
         cells[f"{candidate} {way}"] = {**cell, "seconds": time.perf_counter() - started}
+
+
+def _shift(fitted: Residuals, all_rows: Residuals) -> float:
+    """What absorbing the held-out rows has changed in the left-out log std of the fitted ones, on average."""
+    return float((all_rows.log_std[: len(fitted)] - fitted.log_std).mean())
 
 
 def residuals_of(found: Mapping[str, Array], part: str) -> Residuals:
@@ -117,12 +132,20 @@ def residuals_of(found: Mapping[str, Array], part: str) -> Residuals:
 
 
 def calibrated_scores(
-    own: Residuals, log_scale: Array, scored: Residuals, scale: Scale | None, n_parts: int = PARTS
+    own: Residuals,
+    log_scale: Array,
+    scored: Residuals,
+    scale: Scale | None,
+    n_parts: int = PARTS,
+    at: Residuals | None = None,
 ) -> dict[str, float]:
-    """Strength and shape from `own` with its honest log scale, then the scores of other rows."""
+    """Strength and shape from `own` with its honest log scale, then the scores of other rows.
+
+    `at` has the columns that the scale reads at those rows, if they are not the rows' own.
+    """
     centre = float(log_scale.mean())
     strength, shape, estimate = strength_and_shape(own, log_scale - centre, n_parts)
-    there = np.zeros(len(scored)) if scale is None else scale.at(scored) - centre
+    there = np.zeros(len(scored)) if scale is None else scale.at(scored if at is None else at) - centre
     return {**scores(scored, shape, strength * there), "strength": strength, "estimate": estimate}
 
 

@@ -13,7 +13,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TreeOptions:
-    """`shrinkage` is the number of rows at zero in each leaf; `checked` the share of rows that ends the growth."""
+    """`shrinkage` is the number of rows at zero in each leaf; `checked` the share of rows that ends the growth.
+
+    A tree grows on a share `drawn` of the other rows.
+    """
 
     n_trees: int = 200
     depth: int = 4
@@ -23,6 +26,7 @@ class TreeOptions:
     checked: float = 0.15
     patience: int = 15
     most_rows: int = 30_000
+    drawn: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,16 +51,22 @@ def fitted_trees(X: Array, target: Array, options: TreeOptions) -> Trees:
     rng = np.random.default_rng(0)
     order = rng.permutation(len(X))[: options.most_rows]
     n_checked = round(options.checked * len(order))
-    check, grow = order[:n_checked], order[n_checked:]
-    edges = [np.unique(np.quantile(X[grow, j], np.linspace(0, 1, options.n_bins + 1)[1:-1])) for j in range(X.shape[1])]
-    bins = np.column_stack([np.searchsorted(edge, X[:, j]) for j, edge in enumerate(edges)]).astype(np.int64)
+    target = target[order]
+    check, grow = np.arange(n_checked), np.arange(n_checked, len(order))
+    edges = [
+        np.unique(np.quantile(X[order[grow], j], np.linspace(0, 1, options.n_bins + 1)[1:-1]))
+        for j in range(X.shape[1])
+    ]
+    bins = np.stack([np.searchsorted(edge, X[order, j]) for j, edge in enumerate(edges)]).astype(np.int32)
     base = float(target[grow].mean())
-    fit, left = np.full(len(X), base), None
+    fit = np.full(len(order), base)
     trees: list[tuple[NDArray[np.int64], Array, Array]] = []
     best, best_size = float(((target[check] - fit[check]) ** 2).mean()) if n_checked else np.inf, 0
     for size in range(1, options.n_trees + 1):
-        left = target - fit
-        tree, leaf = _grown(bins, edges, left, grow, options)
+        drawn = (
+            grow if options.drawn >= 1 else rng.choice(grow, max(1, round(options.drawn * len(grow))), replace=False)
+        )
+        tree, leaf = _grown(bins, edges, target - fit, drawn, options)
         trees.append(tree)
         fit = fit + tree[2][leaf]
         error = float(((target[check] - fit[check]) ** 2).mean())
@@ -71,44 +81,41 @@ def fitted_trees(X: Array, target: Array, options: TreeOptions) -> Trees:
 
 
 def _grown(
-    bins: NDArray[np.int64], edges: list[Array], left: Array, grow: NDArray[np.int64], options: TreeOptions
+    bins: NDArray[np.int32], edges: list[Array], left: Array, rows: NDArray[np.int64], options: TreeOptions
 ) -> tuple[tuple[NDArray[np.int64], Array, Array], NDArray[np.int64]]:
-    leaf = np.zeros(len(bins), dtype=np.int64)
+    """A tree of some rows, and the leaf of every row. `bins` has a row for each column of X."""
+    own, values = np.ascontiguousarray(bins[:, rows]), left[rows]
+    leaf = np.zeros(len(rows), dtype=np.int32)
+    everywhere = np.zeros(bins.shape[1], dtype=np.int64)
     columns, thresholds = [], []
-    rows, values = bins[grow], left[grow]
     for level in range(options.depth):
-        gain, column, cut = max(
-            (_best_cut(rows[:, j], leaf[grow], 1 << level, values, len(edges[j]) + 1, options.shrinkage, j))
-            for j in range(bins.shape[1])
-            if len(edges[j])
-        )
+        cuts = [
+            (*_best_cut(own[j], leaf, 1 << level, values, len(edge) + 1, options.shrinkage), j)
+            for j, edge in enumerate(edges)
+            if len(edge)
+        ]
+        _, cut, column = max(cuts)
         columns.append(column)
         thresholds.append(edges[column][cut])
-        leaf = leaf + ((bins[:, column] > cut).astype(np.int64) << level)
+        leaf += (own[column] > cut).astype(np.int32) << level
+        everywhere += (bins[column] > cut).astype(np.int64) << level
     n_leaves = 1 << options.depth
-    total = np.bincount(leaf[grow], values, n_leaves)
-    count = np.bincount(leaf[grow], minlength=n_leaves)
-    leaves = options.rate * total / (count + options.shrinkage)
-    return (np.array(columns), np.array(thresholds), leaves), leaf
+    total = np.bincount(leaf, values, n_leaves)
+    leaves = options.rate * total / (np.bincount(leaf, minlength=n_leaves) + options.shrinkage)
+    return (np.array(columns), np.array(thresholds), leaves), everywhere
 
 
 def _best_cut(
-    bins: NDArray[np.int64],
-    leaf: NDArray[np.int64],
-    n_leaves: int,
-    values: Array,
-    n_bins: int,
-    shrinkage: float,
-    column: int,
-) -> tuple[float, int, int]:
-    """(gain, column, bin) of the cut that explains most, summed over the leaves of the level."""
+    bins: NDArray[np.int32], leaf: NDArray[np.int32], n_leaves: int, values: Array, n_bins: int, shrinkage: float
+) -> tuple[float, int]:
+    """(gain, bin) of the cut that explains most, summed over the leaves of the level."""
     place = leaf * n_bins + bins
     total = np.bincount(place, values, n_leaves * n_bins).reshape(n_leaves, n_bins).cumsum(1)
     count = np.bincount(place, minlength=n_leaves * n_bins).reshape(n_leaves, n_bins).cumsum(1)
     above, n_above = total[:, -1:] - total, count[:, -1:] - count
     gain = (total**2 / (count + shrinkage) + above**2 / (n_above + shrinkage)).sum(0)[:-1]
     cut = int(gain.argmax())
-    return float(gain[cut]), column, cut
+    return float(gain[cut]), cut
 
 
 def tree_fit(options: TreeOptions) -> Callable[[Array, Array], Callable[[Array], Array]]:
