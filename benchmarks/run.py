@@ -12,6 +12,7 @@ CELLS = ("datasets", "flagship", "noise_experiments", "honesty_peers")
 NOISE = ("noise_toys", "noise_sizes", "committee_speed")
 SRGP = ("srgp_toy", "srgp_simulation", "srgp_airline", "srgp_plant")
 SCALE = ("out_of_core", "dask_speed", "plan_accuracy")
+CALIBRATION = ("calibration_experiment",)
 ANYTIME = (
     "anytime_step",
     "svgp_equality",
@@ -21,7 +22,19 @@ ANYTIME = (
     "budget_optimizers",
     "anytime_reproduction",
 )
-BENCHMARKS = ("bound", "predict", "product", "fit_memory", *CELLS, "recursive_speed", *ANYTIME, *SCALE, *SRGP, *NOISE)
+BENCHMARKS = (
+    "bound",
+    "predict",
+    "product",
+    "fit_memory",
+    *CELLS,
+    "recursive_speed",
+    *ANYTIME,
+    *SCALE,
+    *SRGP,
+    *NOISE,
+    *CALIBRATION,
+)
 
 
 def _arguments() -> argparse.Namespace:
