@@ -67,6 +67,21 @@ def options(monkeypatch: pytest.MonkeyPatch) -> Any:
     return change
 
 
+@pytest.fixture(autouse=True)
+def one_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kernel="auto" has one candidate where the choice is not the matter: it takes seconds."""
+    if "every_kernel" in request.fixturenames:
+        return
+    before = Estimator.fit_options
+    kernel = replace(before.kernel, candidates=("se",))
+    monkeypatch.setattr(Estimator, "fit_options", replace(before, kernel=kernel))
+
+
+@pytest.fixture
+def every_kernel() -> None:
+    """kernel="auto" compares the kernels that it compares for users."""
+
+
 PATIENT = {
     "distributed.comm.timeouts.connect": "120s",
     "distributed.comm.timeouts.tcp": "120s",

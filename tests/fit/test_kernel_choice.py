@@ -12,6 +12,8 @@ from sparsegp.fit.kernel_choice import KernelOptions
 from sparsegp.fit.problem import Start
 from sparsegp.learn.hyperparameters import Hyperparameters
 
+pytestmark = pytest.mark.usefixtures("every_kernel")
+
 
 def drawn(kernel, n=250, noise_std=0.05, seed=0):
     """Rows of a function drawn from a kernel."""

@@ -57,15 +57,15 @@ class SparseGPRegressor(Estimator):
 
     Parameters
     ----------
-    kernel : "se" | "matern12" | "matern32" | "matern52" | "rq" | "auto" | Kernel | scikit-learn kernel
-        A name starts from median distances with one lengthscale per column; "auto" takes the se or Matern kernel by
-        which neighbouring rows predict each other best. The parameters of a built-in Kernel object
-        (or of a scikit-learn kernel) are in the units of the data, also with `normalize=True`; a kernel of your own
-        class sees standardised inputs then.
+    kernel : "auto" | "se" | "matern12" | "matern32" | "matern52" | "rq" | Kernel | scikit-learn kernel
+        "auto" takes the se or Matern kernel by which rows left out are predicted best, once the forecasts are
+        calibrated; with `optimizer=None`, "matern32". A name starts from median distances with one lengthscale per
+        column. The parameters of a built-in Kernel object (or of a scikit-learn kernel) are in the units of the data,
+        also with `normalize=True`; a kernel of your own class sees standardised inputs then.
     approximation : "auto", name of an approximation, or a mapping of names to weights (a linear combination)
-        "exact" "sod" "sor" "dtc" "fitc" "fic" "pitc" "pic" "vfe" "pep" "block-pep" "nystrom". "auto" takes the best of
-        some of them, and of models with learned noise, on held-out rows; rows that come in batches or steps, from a
-        cluster or from disk are left to "vfe". info_["choice"] says why.
+        "exact" "sod" "sor" "dtc" "fitc" "fic" "pitc" "pic" "vfe" "pep" "block-pep" "nystrom". "auto" is "exact" for few
+        rows, else "vfe" or "pic", whichever predicts rows left out better once calibrated; rows that come in batches or
+        steps are left to "vfe". info_["choice"] says why.
     power : alpha of "pep" and "block-pep", from 0 (vfe) to 1 (fitc, pitc).
     n_inducing, inducing : number of inducing inputs ("auto": by rows and budget) and how they are chosen: "kmeans",
         "random", "greedy", or an array.
@@ -103,7 +103,7 @@ class SparseGPRegressor(Estimator):
 
     def __init__(
         self,
-        kernel: Any = "se",
+        kernel: Any = "auto",
         approximation: Any = "auto",
         power: float = 0.5,
         n_inducing: Any = 512,

@@ -22,7 +22,7 @@ from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import kernel_metric
 from sparsegp.core.predictive import Array
-from sparsegp.errors import FactorizationError, InputError
+from sparsegp.errors import FactorizationError
 from sparsegp.fit.problem import Start
 from sparsegp.fit.start import OPTIONS, global_start, limits_of
 from sparsegp.kernels import Kernel
@@ -71,9 +71,10 @@ def chosen_kernel(
     options: KernelOptions | None = None,
 ) -> str:
     """The name of the best kernel, found in a fraction of the time budget of the whole fit if there is one."""
-    if optimizer is None:
-        raise InputError("kernel='auto' is chosen by learning, and optimizer=None learns nothing: name the kernel.")
     options = options or KernelOptions()
+    if optimizer is None or len(options.candidates) == 1:
+        # nothing is learned, or nothing is left to choose
+        return options.candidates[0]
     seed = int(rng.integers(2**31))
     starts = {name: start_of(name, np.random.default_rng(seed)) for name in options.candidates}
     return best_start(starts, block, rng, time_budget, judge, options)
