@@ -99,9 +99,8 @@ def test_refitting_with_the_fitted_parameters_gives_the_same_model():
     X, y = wave(300)
     X, y = X * [1e5, 1e-3] + [7e5, 2.0], 1e4 * y - 5e5
     gp = SparseGPRegressor(approximation="vfe", n_inducing=40, random_state=0).fit(X, y)
-    again = SparseGPRegressor(
-        approximation="vfe", kernel=gp.kernel_, noise_var=gp.noise_var_, inducing=gp.inducing_, optimizer=None
-    ).fit(X, y)
+    fitted = {"kernel": gp.kernel_, "noise_var": gp.noise_var_, "inducing": gp.inducing_, "trend": gp.info_["trend"]}
+    again = SparseGPRegressor(approximation="vfe", **fitted, optimizer=None).fit(X, y)
     for got, expected in zip(again.predict(X, return_std=True), gp.predict(X, return_std=True), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
 

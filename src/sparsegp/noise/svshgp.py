@@ -114,6 +114,11 @@ def initial(hyper: JointHyperparameters, approx: Approximation, limits: Limits) 
     return Factorised(prior, q, process)
 
 
+def _with_trend_found(state: Factorised, block: Block) -> Factorised:
+    """q(f_m) of one batch at once: short steps from the broad prior of a trend would call its width noise."""
+    return state.stepped_f(block, 1.0, 1.0)
+
+
 def _rebuilt(state: Factorised, hyper: JointHyperparameters, approx: Approximation, limits: Limits) -> Factorised:
     """The same whitened q at new hyper-parameters."""
     fresh = initial(hyper, approx, limits)
@@ -143,6 +148,8 @@ def learn(
     adam = torch.optim.Adam(learned, lr=ADAM_RATE, maximize=True) if learned else None
     box = hyper.box(limits)
     sample = rows.sample.all
+    if hyper.trend is not None:
+        state = _with_trend_found(state, sample.take(next(_batches(len(sample), min(batch_size, len(sample)), 1, rng))))
     for t, index in enumerate(_batches(len(sample), min(batch_size, len(sample)), n_steps, rng), start=1):
         block = sample.take(index)
         scale = len(rows) / len(block)
