@@ -8,12 +8,20 @@ import pytest
 from sparsegp import InputError, SparseGPRegressor, load
 from sparsegp.cli import options as command_options
 from sparsegp.core import approximations
+from sparsegp.estimators.estimator import Estimator
+from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit import auto, kept
 from sparsegp.fit.auto import AutoOptions, Question
 from sparsegp.fit.problem import NoiseSpec, Problem, Start
 from sparsegp.kernels import SquaredExponential
 
 PLAIN = ("vfe", "fitc", "pic")
+LEARNS_NOISE = AutoOptions(
+    small_candidates=("exact", "heteroscedastic exact"),
+    candidates=("vfe", "pic", "heteroscedastic pic"),
+    budget_fraction=0.45,
+    trial_seconds=12.0,
+)
 
 
 @pytest.fixture
@@ -111,7 +119,7 @@ def test_rows_that_fade_leave_only_models_that_forget(quick, fading):
     X, y = waves()
     gp = SparseGPRegressor(n_inducing=12, optimizer=None, random_state=0, **fading).fit(X, y)
     tried = {trial["approximation"]: trial["error"] for trial in gp.info_["choice"]["trials"]}
-    assert set(tried) == {"vfe", "fitc", "pic"}
+    assert set(tried) == {"vfe", "pic"}
     assert (tried["pic"] is None) == ("window" in fading)
     gp.partial_fit(X[:50], y[:50])
 
@@ -202,7 +210,9 @@ def noisy_waves(n=500, seed=3):
 @pytest.fixture
 def noisy_model(options):
     options(auto={"trial_seconds": 5.0})
-    return SparseGPRegressor(approximation="auto", random_state=0).fit(*noisy_waves(300))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Estimator, "fit_options", FitOptions(auto=LEARNS_NOISE))
+        return SparseGPRegressor(approximation="auto", kernel="se", random_state=0).fit(*noisy_waves(300))
 
 
 def test_noise_that_varies_is_chosen_where_it_predicts_better(noisy_model):
@@ -250,7 +260,7 @@ def test_known_noise_is_not_learned():
 
 @pytest.mark.usefixtures("quick")
 def test_learned_noise_must_fit_into_the_budget(options):
-    options(auto={"inference_margin": 1e6})
+    options(auto={"inference_margin": 1e6, "candidates": LEARNS_NOISE.candidates})
     X, y = noisy_waves(400)
     model = SparseGPRegressor(approximation="auto", n_inducing=15, time_budget=8.0, random_state=0).fit(X, y)
     *_, noisy = model.info_["choice"]["trials"]
@@ -331,7 +341,8 @@ def test_wrong_parameters_are_refused_before_the_trials(quick, monkeypatch, wron
         SparseGPRegressor(**wrong).fit(*waves())
 
 
-def test_a_chosen_model_with_learned_noise_reports_its_budget():
+def test_a_chosen_model_with_learned_noise_reports_its_budget(options):
+    options(auto={"small_candidates": LEARNS_NOISE.small_candidates})
     model = SparseGPRegressor(time_budget=20.0, random_state=0).fit(*noisy_waves(300))
     assert model.info_["choice"]["approximation"] == "heteroscedastic exact"
     budget = model.info_["budget"]

@@ -67,7 +67,8 @@ def test_scale_and_shape_beat_the_gaussian_and_cover(approximation):
     assert nlpd[0] - 0.1 > nlpd[1]
     assert nlpd[1] - 0.1 > nlpd[2]
     for level in (0.5, 0.8, 0.95):
-        assert coverage(model, new, truth, level) == pytest.approx(level, abs=0.03)
+        # two standard errors of 450 rows held out
+        assert coverage(model, new, truth, level) == pytest.approx(level, abs=0.047)
     left, right = new[:, 1] < -0.1, new[:, 1] > 0.1
     assert coverage(model, new[left], truth[left]) == pytest.approx(0.95, abs=0.04)
     assert coverage(model, new[right], truth[right]) == pytest.approx(0.95, abs=0.04)
