@@ -139,7 +139,7 @@ def uneven(seed, factor, n=1200):
     noise_var = 0.04 * (0.9 + 0.1 * factor**2)
     model = SparseGPRegressor(
         kernels.SquaredExponential(1.0, [0.3, 5.0, 5.0]), n_inducing=12, approximation="vfe", noise_var=noise_var
-    ).set_params(optimizer=None, random_state=0)
+    ).set_params(optimizer=None, calibration=None, random_state=0)
     return model.fit(X[:n], y[:n]), X[n:], y[n:]
 
 
