@@ -44,7 +44,7 @@ PEERS = (
     Method(
         "catboost",
         "benchmarks.peers.catboost_uncertainty",
-        {"held_fraction": 0.1, "patience": 50, "max_rounds": 1000, "most_rows": 200_000},
+        {"learning_rate": 0.1, "held_fraction": 0.1, "patience": 50, "max_rounds": 3000, "most_rows": 200_000},
         peer=True,
         quick={"max_rounds": 30},
     ),
