@@ -18,8 +18,7 @@ def fit_and_predict(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str,
     held, rows = np.split(order, [max(1, round(options["held_fraction"] * len(X)))])
     model = catboost.CatBoostRegressor(
         loss_function="RMSEWithUncertainty",
-        # without one, this loss has a fixed rate that is too small for a thousand rounds
-        learning_rate=options["learning_rate"],
+        learning_rate=options.get("learning_rate"),
         iterations=options["max_rounds"],
         early_stopping_rounds=options["patience"],
         thread_count=1,
