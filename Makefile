@@ -43,7 +43,7 @@ picture: $(STAMP)  ## the picture of the README
 $(BENCH_VENV)/.installed: constraints.txt
 	test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet torch==2.13.0
-	$(BENCH_VENV)/bin/python -m pip install --quiet gpflow tf-keras gpytorch lightgbm pandas pyarrow scikit-learn psutil
+	$(BENCH_VENV)/bin/python -m pip install --quiet gpflow tf-keras gpytorch lightgbm catboost gpboost pandas pyarrow scikit-learn psutil
 	touch $@
 
 bench: $(STAMP) $(BENCH_VENV)/.installed  ## measure ours and the peers in one run; writes benchmarks/results

@@ -18,6 +18,7 @@ def fit_and_predict(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str,
     held, rows = np.split(order, [max(1, round(options["held_fraction"] * len(X)))])
     model = catboost.CatBoostRegressor(
         loss_function="RMSEWithUncertainty",
+        learning_rate=options.get("learning_rate"),
         iterations=options["max_rounds"],
         early_stopping_rounds=options["patience"],
         thread_count=1,

@@ -194,8 +194,9 @@ def test_without_matplotlib_the_error_says_what_to_install(plain, monkeypatch):
 
 
 def test_coverage_shows_each_part_and_marks_those_that_fail(model):
-    X, y = wave(300, seed=1)
-    shown = CoverageDisplay.from_estimator(model, X, y + np.where(X["b_1"] > 1.5, 3.0, 0.0), coverage=0.9)
+    X, y = wave(600, seed=1)
+    loud = np.where(X["b_1"] > 1.8, 3.0, 0.0) * np.random.default_rng(2).standard_normal(600)
+    shown = CoverageDisplay.from_estimator(model, X, y + loud, coverage=0.9)
     assert shown.quantities[0] == "b_1"
     assert [label.get_text() for label in shown.ax_.get_yticklabels()] == shown.quantities
     assert set(shown.quantities) == {*NAMES, "the forecast", "the std of the forecast"}

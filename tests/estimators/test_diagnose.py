@@ -167,7 +167,7 @@ def test_the_worst_part_of_the_rows_is_named():
     loud = X[:, 1] > 2.4
     y = np.where(loud, y + 0.5 * np.random.default_rng(1).standard_normal(600), y)
     table = pd.DataFrame(X, columns=["place", "carat"])
-    model = fixed(noise_var=0.035).fit(table[:200], y[:200])
+    model = fixed(noise_var=0.035, calibration=None).fit(table[:200], y[:200])
     diagnosis = model.diagnose(table[200:], y[200:])
     worst = diagnosis.segments.worst
     assert worst.quantity == "carat"
@@ -179,7 +179,7 @@ def test_the_worst_part_of_the_rows_is_named():
 
 def test_intervals_that_are_too_wide_in_a_part_are_a_notice():
     X, y = wave(3000)
-    findings = diagnose(fixed(noise_var=0.2).fit(X[:200], y[:200]), X, y)
+    findings = diagnose(fixed(noise_var=0.2, calibration=None).fit(X[:200], y[:200]), X, y)
     assert [finding.severity for finding in findings if "wider than needed" in finding.what] == ["notice"]
 
 

@@ -314,7 +314,7 @@ def _segments(case: _Case) -> Iterator[Finding]:
     if worst is None:
         return
     evidence = (
-        f"the {worst.expected:.0%} interval holds {worst.coverage:.1%} of these {worst.n_rows:,} rows, "
+        f"the {100 * worst.expected:g} % interval holds {worst.coverage:.1%} of these {worst.n_rows:,} rows, "
         f"±{worst.error:.1%} by chance; {len(segments.failing)} of {len(segments.tested)} parts of the rows fail, this "
         "one most clearly"
     )

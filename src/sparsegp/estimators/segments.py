@@ -154,7 +154,7 @@ class Segments:
     def __str__(self) -> str:
         failing = set(self.failing)
         lines = [f"{part}{'  <- fails' if part in failing else ''}" for part in self.parts]
-        return "\n".join([f"Coverage of the {self.options.coverage:.0%} interval", *lines])
+        return "\n".join([f"Coverage of the {100 * self.options.coverage:g} % interval", *lines])
 
 
 def _independence(
@@ -177,9 +177,9 @@ def _independence(
     is_other = nearest != chosen[:, None]
     share = (forecast.f_std[chosen] / forecast.std[chosen]) ** 2
     agreement = share @ (is_other * scores[chosen, None] * scores[nearest]) / len(chosen)
-    agreement /= max(1.0, float(np.mean(scores**2)))
+    agreement /= max(1.0, np.mean(scores**2))
     by_chance = share.mean() / math.sqrt(len(chosen))
-    return float(1.0 / (1.0 + np.clip(agreement - by_chance, 0.0, None).sum()))
+    return float(1.0 / (1.0 + np.clip(agreement - by_chance, 0.0, np.mean(share**2)).sum()))
 
 
 def _cut(values: NDArray[Any], options: SegmentOptions) -> Iterator[tuple[str, NDArray[np.bool_]]]:
