@@ -101,7 +101,7 @@ def test_a_start_that_cannot_be_factorised_in_blocks_stays(monkeypatch: pytest.M
 
 
 def test_the_first_subset_of_many_rows_is_for_warming_up_only() -> None:
-    schedule = schedules.schedule_of(get_row("vfe"), "ngd")
+    schedule = schedules.Schedules().of(get_row("vfe"), "ngd")
     sizes = schedule.stages(200_000)
     found = list(schedules.staged(lambda k: climb(100)[0], sizes, 200_000, schedule, get_row("vfe")))
     assert sizes == [8192, 200_000]

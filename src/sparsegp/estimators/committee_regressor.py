@@ -242,10 +242,11 @@ class CommitteeGPRegressor(Estimator):
         listener: StepListener,
     ) -> Problem:
         noise_kernel = starting_noise_kernel(self.noise_kernel, data.scaling, data.block, rng)
-        noise, judge = None, None
+        noise, judge, learning = None, None, self.fit_options.learning
         if kind.learns_noise:
             noise = NoiseSpec(noise_kernel, self.n_noise_inducing, self.inducing)
-            judge = LearnedNoise(noise_kernel, self.n_noise_inducing * committee.n_experts / len(data.block))
+            per_row = self.n_noise_inducing * committee.n_experts / len(data.block)
+            judge = LearnedNoise(noise_kernel, per_row, learning.start)
         return Problem(
             approx=kind.approx,
             start=self._start(data, rng, noise_var=self.noise_var, judge=judge),
@@ -257,6 +258,7 @@ class CommitteeGPRegressor(Estimator):
             optimizer=self.optimizer,
             noise=noise,
             committee=committee,
+            learning=learning,
             on_step=listener,
         )
 

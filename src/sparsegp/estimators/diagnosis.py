@@ -27,7 +27,6 @@ from sparsegp.errors import InputError, NegativeVarianceError
 from sparsegp.estimators import checks
 from sparsegp.estimators.segments import Segments
 from sparsegp.fit.scaling import Scaling
-from sparsegp.fit.start import OPTIONS
 from sparsegp.kernels import Stationary
 
 
@@ -221,7 +220,7 @@ def spread_rows(n_rows: int, most: int) -> Any:
 
 def _noise(case: _Case) -> Iterator[Finding]:
     share = case.model.noise_var_ / (float(case.y.var()) or 1.0)
-    if share < 2.0 * OPTIONS.noise_floor:
+    if share < 2.0 * case.model.fit_options.learning.start.noise_floor:
         yield Finding(
             WARNING,
             "The noise is at its floor",

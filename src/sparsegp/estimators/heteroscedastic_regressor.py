@@ -174,7 +174,8 @@ class HeteroscedasticGPRegressor(Estimator):
             self.n_steps,
         )
         trend = self._trend(data, self.trend)
-        judge = LearnedNoise(noise_kernel, self.n_noise_inducing / len(data.rows))
+        learning = self.fit_options.learning
+        judge = LearnedNoise(noise_kernel, self.n_noise_inducing / n_rows, learning.start)
         return Problem(
             approx=approx,
             start=self._start(data, rng, judge=judge, trend=trend),
@@ -187,6 +188,7 @@ class HeteroscedasticGPRegressor(Estimator):
             optimizer=self.optimizer,
             trend=trend,
             noise=noise,
+            learning=learning,
             on_step=listener,
         )
 

@@ -23,8 +23,9 @@ from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import kernel_metric
 from sparsegp.core.predictive import Array
 from sparsegp.errors import FactorizationError
+from sparsegp.fit.learning_options import StartOptions
 from sparsegp.fit.problem import Start
-from sparsegp.fit.start import OPTIONS, global_start, limits_of
+from sparsegp.fit.start import global_start
 from sparsegp.kernels import Kernel
 from sparsegp.learn import lbfgs, neighbourhoods
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
@@ -59,6 +60,7 @@ class KernelOptions:
     most_rows: int = 1_000_000
     budget_fraction: float = 0.12
     fewest_seconds: float = 4.0
+    start: StartOptions = field(default_factory=StartOptions)
 
 
 def chosen_kernel(
@@ -102,7 +104,7 @@ def best_start(
         block = block.take(torch.from_numpy(np.sort(rng.choice(len(block), options.most_rows, replace=False))))
     seed, begun = int(rng.integers(2**31)), time.perf_counter()
     first = next(iter(starts.values()))
-    limits = limits_of(block, first.noise_var, options.least_noise_fraction * first.noise_var)
+    limits = options.start.limits(block, first.noise_var, options.least_noise_fraction * first.noise_var)
     common = learned(first, block, limits, np.random.default_rng(seed), options.first_rounds)
     if time.perf_counter() - begun + judge.fewest_seconds > seconds:
         return next(iter(starts))
@@ -193,6 +195,7 @@ class LearnedNoise:
 
     noise_kernel: Kernel
     inducing_per_row: float
+    options: StartOptions = field(default_factory=StartOptions)
     cells: MemoryRows | None = None
     least_noise_var: float = 0.0
 
@@ -203,14 +206,15 @@ class LearnedNoise:
     def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "LearnedNoise":
         metric = kernel_metric(common.kernel, block.X.shape[1]).to(block.X)
         found = neighbourhoods.neighbourhoods(block, metric, N_CELLS, CELL_ROWS, rng)
-        smooth = global_start(block, Start(deepcopy(common.kernel), float(common.noise_var)), "lbfgs", rng)
+        start = Start(deepcopy(common.kernel), float(common.noise_var))
+        smooth = global_start(block, start, "lbfgs", rng, self.options)
         cells = MemoryRows(Block.concat(found), torch.tensor([0, *map(len, found)]).cumsum(0))
-        return replace(self, cells=cells, least_noise_var=OPTIONS.least_noise_fraction * smooth.noise_var)
+        return replace(self, cells=cells, least_noise_var=self.options.least_noise_fraction * smooth.noise_var)
 
     def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Array:
         assert self.cells is not None
         noise_var = max(float(hyper.noise_var), self.least_noise_var)
-        limits = limits_of(block, noise_var, self.least_noise_var)
+        limits = self.options.limits(block, noise_var, self.least_noise_var)
         try:
             noise_kernel = deepcopy(self.noise_kernel)
             start = local_noise_start(self.cells, hyper.kernel, noise_var, noise_kernel, limits, rng)
