@@ -14,6 +14,7 @@ import torch
 from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit.learning_options import LearningOptions
+from sparsegp.learn.neighbourhoods import Rounds
 from sparsegp.learn.schedules import Schedule, Schedules
 
 # Test processes run side by side; a pool of threads in each would only fight for the cores.
@@ -79,8 +80,19 @@ def brief_learning(options: Any) -> None:
             "noise_schedules": both_brief(usual.noise_schedules),
             "rounds": replace(usual.rounds, counts=(4,), iterations=2),
             "start": replace(usual.start, quick=brief(usual.start.quick)),
+            "committee": replace(
+                usual.committee,
+                schedule=replace(usual.committee.schedule, iterations=(2, 1), inducing_iterations=2),
+            ),
         }
     )
+
+
+@pytest.fixture
+def short_start(options: Any) -> None:
+    """A start from few and small neighbourhoods, for tests of what comes after it."""
+    few = Rounds(counts=(3, 3), n_rows=100, iterations=20, n_judged=60, n_neighbours=40)
+    options(learning={"rounds": few})
 
 
 PATIENT = {

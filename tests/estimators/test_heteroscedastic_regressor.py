@@ -15,6 +15,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels, metrics
 from sparsegp.fit.learning_options import StartOptions
 
+pytestmark = pytest.mark.usefixtures("short_start")
+
 DATA = Path(os.environ.get("SPARSEGP_DATA", Path(__file__).parents[3] / "shared" / "data"))
 MOTORCYCLE = DATA / "motorcycle.parquet"
 

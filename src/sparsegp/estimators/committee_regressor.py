@@ -242,11 +242,11 @@ class CommitteeGPRegressor(Estimator):
         listener: StepListener,
     ) -> Problem:
         noise_kernel = starting_noise_kernel(self.noise_kernel, data.scaling, data.block, rng)
-        noise, judge, learning = None, None, self.fit_options.learning
+        noise, judge = None, None
         if kind.learns_noise:
             noise = NoiseSpec(noise_kernel, self.n_noise_inducing, self.inducing)
             per_row = self.n_noise_inducing * committee.n_experts / len(data.block)
-            judge = LearnedNoise(noise_kernel, per_row, learning.start)
+            judge = LearnedNoise(noise_kernel, per_row, self.fit_options.kernel_choice)
         return Problem(
             approx=kind.approx,
             start=self._start(data, rng, noise_var=self.noise_var, judge=judge),
@@ -258,7 +258,7 @@ class CommitteeGPRegressor(Estimator):
             optimizer=self.optimizer,
             noise=noise,
             committee=committee,
-            learning=learning,
+            learning=self.fit_options.learning,
             on_step=listener,
         )
 

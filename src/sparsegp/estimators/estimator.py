@@ -123,7 +123,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             def start_of(name: str, own: np.random.Generator) -> Start:
                 return starting_point(name, noise_var, data.scaling, data.block, own, options, warns=False, trend=trend)
 
-            choice = replace(self.fit_options.kernel, start=options)
+            choice = self.fit_options.kernel_choice
             with linalg.flushed_denormals():
                 block = detrended(data.block, trend)
                 kernel = kernel_choice.chosen_kernel(

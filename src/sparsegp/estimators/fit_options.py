@@ -1,7 +1,7 @@
 """The numbers that a fit works with besides the parameters of the estimator, in one place."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparsegp.estimators.opening import OpeningOptions
 from sparsegp.fit.auto import AutoOptions
@@ -26,6 +26,11 @@ class FitOptions:
     trend: TrendOptions = field(default_factory=TrendOptions)
     learning: LearningOptions = field(default_factory=LearningOptions)
     clock: Clock = time.perf_counter
+
+    @property
+    def kernel_choice(self) -> KernelOptions:
+        """Kernels are compared with the limits of the fit."""
+        return replace(self.kernel, start=self.learning.start)
 
     def started(self, seconds: float | None) -> Budget:
         """A budget of so many seconds from now on; None: no limit."""

@@ -174,8 +174,7 @@ class HeteroscedasticGPRegressor(Estimator):
             self.n_steps,
         )
         trend = self._trend(data, self.trend)
-        learning = self.fit_options.learning
-        judge = LearnedNoise(noise_kernel, self.n_noise_inducing / n_rows, learning.start)
+        judge = LearnedNoise(noise_kernel, self.n_noise_inducing / n_rows, self.fit_options.kernel_choice)
         return Problem(
             approx=approx,
             start=self._start(data, rng, judge=judge, trend=trend),
@@ -188,7 +187,7 @@ class HeteroscedasticGPRegressor(Estimator):
             optimizer=self.optimizer,
             trend=trend,
             noise=noise,
-            learning=learning,
+            learning=self.fit_options.learning,
             on_step=listener,
         )
 

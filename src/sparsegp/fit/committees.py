@@ -154,7 +154,8 @@ def _learned(
         problem.learn_inducing,
         problem.rng,
         committee.executor,
-        on_step=problem.on_step,
+        problem.learning.committee.schedule,
+        problem.on_step,
     )
     if budget.limited:
         work = shared_learning.inference_work(specs, communicates=committee.aggregation.communicates)

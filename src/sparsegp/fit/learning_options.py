@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from sparsegp.committee import shared_learning
 from sparsegp.core.block import Block
 from sparsegp.learn.hyperparameters import Limits
 from sparsegp.learn.neighbourhoods import Rounds
@@ -58,10 +59,14 @@ class NoiseFractions:
 
 @dataclass(frozen=True)
 class CommitteeOptions:
-    """`farthest_lengthscales`: cells are compact in the metric of the local start. Noise that varies can stand for
-    variation of f: under lengthscales far longer than theirs, an expert with quiet rows is sure of places where it has
-    none."""
+    """The schedule of what experts share, and sizes.
 
+    `farthest_lengthscales`: cells are compact in the metric of the local start. Noise that varies can stand for
+    variation of f: under lengthscales far longer than theirs, an expert with quiet rows is sure of places where it has
+    none.
+    """
+
+    schedule: shared_learning.Schedule = field(default_factory=shared_learning.Schedule)
     largest_dense_cell: int = 2048
     noise_sample_rows: int = 2048
     farthest_lengthscales: float = 5.0

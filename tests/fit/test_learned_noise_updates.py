@@ -12,6 +12,8 @@ from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.noise.bound import BoundState
 
+pytestmark = pytest.mark.usefixtures("short_start")
+
 ROWS = ("vfe", "fitc", "pitc", "pic", "exact")
 
 
