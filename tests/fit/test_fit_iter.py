@@ -14,9 +14,9 @@ from sparsegp.core.posterior import InducingPosterior, log_evidence
 from sparsegp.core.prior import SparsePrior
 from sparsegp.fit import pipeline
 from sparsegp.fit.problem import INTERRUPTED
-from sparsegp.fit.stepwise import stepwise
 from sparsegp.infer import anytime_run, batch
 from sparsegp.learn import trace
+from sparsegp.parallel import stepwise
 from test_regressor import BLOCKED, SPARSE, fixed, wave
 
 

@@ -29,12 +29,12 @@ from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.problem import INTERRUPTED, Problem
 from sparsegp.fit.start import local_start, until_interrupted
-from sparsegp.fit.stepwise import stepwise
 from sparsegp.infer import anytime_run, batch, stopping
 from sparsegp.infer.anytime import Reading
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.schedules import AUTO, learn
 from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, is_over
+from sparsegp.parallel import stepwise
 
 LEARNING = "learning"
 INFERENCE = "inference"
