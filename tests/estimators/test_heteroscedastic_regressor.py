@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels, metrics
 from sparsegp.fit.learning_options import StartOptions
+from sparsegp.learn.neighbourhoods import Rounds
 
 pytestmark = pytest.mark.usefixtures("short_start")
 
@@ -256,7 +257,7 @@ def test_learned_noise_is_nowhere_below_its_share_of_the_constant_one(options):
     X, y = np.linspace(0, 1, 600)[:, None], np.cumsum(steps)
     least, floor, density = [], [], []
     for share in (0.0, 0.5):
-        options(learning={"start": replace(usual, least_noise_fraction=share)})
+        options(learning={"start": replace(usual, least_noise_fraction=share), "rounds": Rounds()})
         model = quick("pic", kernel="matern12").fit(X, y)
         least.append(model.predict_components(X)[2].min())
         floor.append(np.sqrt(model.model_.process.limits[0]) * model.scaling_.y_scale)
