@@ -78,7 +78,7 @@ def brief_learning(options: Any) -> None:
         learning={
             "schedules": both_brief(usual.schedules),
             "noise_schedules": both_brief(usual.noise_schedules),
-            "rounds": replace(usual.rounds, counts=(4,), iterations=2),
+            "rounds": Rounds(counts=(3,), n_rows=100, iterations=2, n_judged=40, n_neighbours=40),
             "start": replace(usual.start, quick=brief(usual.start.quick)),
             "committee": replace(
                 usual.committee,

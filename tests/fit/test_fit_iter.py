@@ -405,9 +405,10 @@ def test_more_blocks_than_rows():
     assert np.isfinite(gp.predict(X)).all()
 
 
+@pytest.mark.usefixtures("brief_learning")
 def test_anytime_passes_the_checks_of_scikit_learn():
     check_estimator(
-        SparseGPRegressor(approximation="vfe", inference="anytime", random_state=0),
+        SparseGPRegressor(approximation="vfe", n_inducing=20, inference="anytime", random_state=0),
         expected_failed_checks={
             "check_sample_weight_equivalence_on_dense_data": "the k-means start sees rows, not weights; "
             "equality holds with given inducing inputs (test_weights_and_known_noise_reach_the_blocks)",
