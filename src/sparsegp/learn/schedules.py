@@ -103,8 +103,8 @@ class Schedule:
     def iterations(self, stage: int, n_stages: int, n_rows: int) -> int:
         """Geometric from the first stage's iterations to the last one's."""
         last = min(self.first_iterations, max(self.fewest_iterations, round(self.last_row_visits / n_rows)))
-        share = stage / (n_stages - 1) if n_stages > 1 else 0.0
-        return round(math.exp((1 - share) * math.log(self.first_iterations) + share * math.log(last)))
+        fraction = stage / (n_stages - 1) if n_stages > 1 else 0.0
+        return round(math.exp((1 - fraction) * math.log(self.first_iterations) + fraction * math.log(last)))
 
     def skips(self, stage: int, n_stages: int) -> bool:
         return self.by_steps and stage == 0 and n_stages > 1
