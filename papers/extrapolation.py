@@ -14,10 +14,10 @@ from sparsegp.infer.stopping import FEWEST_BLOCKS, influences, sampling_error
 
 
 @torch.no_grad()
-def standard_error(state: AnytimeState, slopes: Tensor, *, share: float = 1.0) -> Tensor:
-    """se of slopes @ (mean of the iterate): (share * spread * Var_s(phi_s/p_s))^(1/2).
+def standard_error(state: AnytimeState, slopes: Tensor, *, fraction: float = 1.0) -> Tensor:
+    """se of slopes @ (mean of the iterate): (fraction * spread * Var_s(phi_s/p_s))^(1/2).
 
-    `share` is 1 - t/K after t of K blocks without replacement, else 1.
+    `fraction` is 1 - t/K after t of K blocks without replacement, else 1.
     """
     if len(state.recent) < FEWEST_BLOCKS:
         raise InputError(
@@ -25,4 +25,4 @@ def standard_error(state: AnytimeState, slopes: Tensor, *, share: float = 1.0) -
             "Take more steps, with an engine whose n_recent is larger."
         )
     q = InducingPosterior.from_statistics(state.iterate)
-    return sampling_error(state, influences(state.recent, state.iterate, q, slopes), share)
+    return sampling_error(state, influences(state.recent, state.iterate, q, slopes), fraction)

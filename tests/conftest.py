@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import torch
 
 from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fit_options import FitOptions
-from sparsegp.fit import start
-from sparsegp.learn import neighbourhoods, schedules
-from sparsegp.noise import noise_learning as noise_learning
+from sparsegp.fit.learning_options import LearningOptions
+from sparsegp.learn.neighbourhoods import Rounds
+from sparsegp.learn.schedules import Schedule, Schedules
 
 # Test processes run side by side; a pool of threads in each would only fight for the cores.
 torch.set_num_threads(1)
@@ -31,26 +30,6 @@ def load_golden() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def golden() -> dict[str, Any]:
     return load_golden()
-
-
-@pytest.fixture
-def brief_learning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few steps of every optimisation: last digits, which differ with the alignment of memory, cannot grow far, so
-    that two fits can be compared closely."""
-    few = {"first_iterations": 2, "fewest_iterations": 1}
-
-    def brief(schedule: schedules.Schedule) -> schedules.Schedule:
-        return replace(schedule, warm_up_iterations=min(2, schedule.warm_up_iterations), **few)
-
-    for module, name in (
-        (schedules, "POINTS"),
-        (schedules, "BLOCKS"),
-        (noise_learning, "POINT_STAGES"),
-        (noise_learning, "BLOCK_STAGES"),
-    ):
-        monkeypatch.setattr(module, name, brief(getattr(module, name)))
-    monkeypatch.setattr(start, "OPTIONS", replace(start.OPTIONS, quick=brief(start.OPTIONS.quick)))
-    monkeypatch.setattr(neighbourhoods, "Rounds", partial(neighbourhoods.Rounds, counts=(4,), iterations=2))
 
 
 @pytest.fixture
@@ -80,6 +59,40 @@ def one_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def every_kernel() -> None:
     """kernel="auto" compares the kernels that it compares for users."""
+
+
+@pytest.fixture
+def brief_learning(options: Any) -> None:
+    """A few steps of every optimisation: last digits, which differ with the alignment of memory, cannot grow far, so
+    that two fits can be compared closely."""
+
+    def brief(schedule: Schedule) -> Schedule:
+        warm_up = min(2, schedule.warm_up_iterations)
+        return replace(schedule, warm_up_iterations=warm_up, first_iterations=2, fewest_iterations=1)
+
+    def both_brief(given: Schedules) -> Schedules:
+        return replace(given, points=brief(given.points), blocks=brief(given.blocks))
+
+    usual = LearningOptions()
+    options(
+        learning={
+            "schedules": both_brief(usual.schedules),
+            "noise_schedules": both_brief(usual.noise_schedules),
+            "rounds": Rounds(counts=(3,), n_rows=100, iterations=2, n_judged=40, n_neighbours=40),
+            "start": replace(usual.start, quick=brief(usual.start.quick)),
+            "committee": replace(
+                usual.committee,
+                schedule=replace(usual.committee.schedule, iterations=(2, 1), inducing_iterations=2),
+            ),
+        }
+    )
+
+
+@pytest.fixture
+def short_start(options: Any) -> None:
+    """A start from few and small neighbourhoods, for tests of what comes after it."""
+    few = Rounds(counts=(3, 3), n_rows=100, iterations=20, n_judged=60, n_neighbours=40)
+    options(learning={"rounds": few})
 
 
 PATIENT = {

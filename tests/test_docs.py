@@ -1,12 +1,16 @@
-"""Every Python block of the README and the docs runs, top to bottom, in one namespace per page."""
+"""Every Python block of the README and the docs runs, top to bottom, in one namespace per page, and imports public
+names only."""
 
+import ast
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*GUIDES, *sorted((ROOT / "docs" / "derivations").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -14,11 +18,29 @@ def with_code():
     return [page for page in PAGES if BLOCK.search(page.read_text())]
 
 
+@pytest.mark.usefixtures("brief_learning")
 @pytest.mark.parametrize("page", with_code(), ids=lambda page: page.name)
 def test_code_blocks_run(page):
+    """With a few steps of learning: what it learns is the matter of other tests."""
     namespace = {"__name__": "docs"}
     for block in BLOCK.findall(page.read_text()):
         exec(compile(block, page.name, "exec"), namespace)
+
+
+def imports_of(page):
+    """(module, name) of everything a page imports from sparsegp."""
+    for block in BLOCK.findall(page.read_text()):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sparsegp":
+                yield from ((node.module, alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_guides_import_public_names(page):
+    for module, name in imports_of(page):
+        found = import_module(module)
+        assert module.count(".") <= 1, module
+        assert name in found.__all__, (module, name)
 
 
 def test_the_pages_with_code_are_found():

@@ -74,7 +74,7 @@ def test_demo(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "sparsegp", run)
     report = demo.main(tmp_path / "out", n_rows=500, n_inducing=10, seconds=600.0)
     assert [name for name, _ in commands] == ["fit", "evaluate", "update", "update", "report"]
-    first, second = (told for name, told in commands if name == "update")
+    first, second = (options for name, options in commands if name == "update")
     assert (first["batches"][0]["added"], second["batches"][0]["added"]) == (True, False)
     assert first["rows_in_model"] == second["rows_in_model"] == 450
     assert str(report) in capsys.readouterr().out

@@ -23,8 +23,9 @@ from sparsegp.core.approximations import Approximation, get
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import block_slices, kernel_metric, kmeans_partition
 from sparsegp.core.prior import SparsePrior
+from sparsegp.fit.learning_options import LearningOptions
 from sparsegp.fit.problem import Start
-from sparsegp.fit.start import limits_of, local_start
+from sparsegp.fit.start import local_start
 from sparsegp.infer import batch
 from sparsegp.learn import schedules
 from sparsegp.learn.hyperparameters import Hyperparameters
@@ -58,7 +59,7 @@ def setting(problem: Arrays, options: dict[str, Any]) -> Setting:
     start = Start(kernel, neighbour_noise_var(X, block.y, rng))
     rows, labels = MemoryRows(block), None
     if row.by_block:
-        start = local_start(block, start, "lbfgs", rng)
+        start = local_start(block, start, "lbfgs", rng, LearningOptions())
         metric = kernel_metric(start.kernel, X.shape[1])
         cells = kmeans_partition(X * metric, round(len(X) / options["block_rows"]), rng)
         order, offsets = block_slices(cells.assign(X * metric), cells.n_blocks)
@@ -70,7 +71,7 @@ def setting(problem: Arrays, options: dict[str, Any]) -> Setting:
 
 def learned(given: Setting, way: str, seconds: float) -> tuple[Hyperparameters, dict[str, Any]]:
     hyper, rng = given.hyperparameters(), np.random.default_rng(1)
-    limits = limits_of(given.rows.all, given.start.noise_var)
+    limits = LearningOptions().start.limits(given.rows.all, given.start.noise_var)
     clock = time.process_time
     started = clock()
     deadline = Deadline(started + seconds, clock)

@@ -27,7 +27,7 @@ def main(folder: str) -> None:
     rng = np.random.default_rng(0)
     trace: list[float] = []
 
-    def told(step: LearningStep) -> bool:
+    def record(step: LearningStep) -> bool:
         trace.append(step.objective)
         return False
 
@@ -39,7 +39,7 @@ def main(folder: str) -> None:
     )
     limits = Limits((1e-6, 100.0), block.X.amin(0), block.X.amax(0))
     batches = {"batch_size": options["batch_size"], "n_steps": options["n_steps"]}
-    svshgp.learn(MemoryRows(block), get("vfe"), hyper, limits, **batches, rng=rng, on_step=told)
+    svshgp.learn(MemoryRows(block), get("vfe"), hyper, limits, **batches, rng=rng, on_step=record)
     counts = {"n_inducing": options["n_inducing"], "n_noise_inducing": options["n_noise_inducing"]}
     model = HeteroscedasticGPRegressor(**counts, random_state=0).fit(X, y)
     write_result(folder, {"trace": [round(value, 3) for value in trace], "vshgp": float(model.log_evidence_)})

@@ -6,7 +6,7 @@ from sys import modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparsegp import files, kernels, metrics, serving
+    from sparsegp import files, kernels, metrics, report, serving
     from sparsegp.errors import FactorizationError, FingerprintError, InputError, ModelFileError, SparseGPError
     from sparsegp.estimators.committee_regressor import CommitteeGPRegressor
     from sparsegp.estimators.heteroscedastic_regressor import HeteroscedasticGPRegressor
@@ -32,6 +32,7 @@ __all__ = [
     "load",
     "metrics",
     "plan",
+    "report",
     "serving",
 ]
 
@@ -54,7 +55,7 @@ _HOMES = {
     "load": "sparsegp.estimators.loading",
     "plan": "sparsegp.planning",
 }
-_MODULES = ("files", "kernels", "metrics", "serving")
+_MODULES = ("files", "kernels", "metrics", "report", "serving")
 
 
 def __getattr__(name: str) -> Any:

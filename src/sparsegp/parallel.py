@@ -10,13 +10,14 @@ import signal
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, Protocol, Self, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, Self, TypeVar
 from uuid import UUID, uuid4
 from weakref import finalize
 
@@ -27,6 +28,7 @@ from threadpoolctl import ThreadpoolController
 from sparsegp.errors import InputError, SparseGPError
 
 Item = TypeVar("Item")
+Report = TypeVar("Report")
 Result = TypeVar("Result")
 Home = TypeVar("Home", bound=Hashable)
 
@@ -140,6 +142,47 @@ def _all_pools() -> ThreadpoolController:
 
 
 sleep_while_waiting()
+
+
+class _Outcome(Generic[Result]):
+    """What the work returned or raised."""
+
+    result: Result
+    error: BaseException | None = None
+
+
+def stepwise(work: Callable[[Callable[[Report], bool]], Result]) -> Generator[Report, None, Result]:
+    """Yield every report of `work` and return its result. Work and reader take turns: only one of them runs at a time.
+
+    The callback handed to `work` answers True, a request to stop, once the generator was closed or interrupted. The
+    work runs in a thread of its own, because it cannot be suspended in the middle otherwise.
+    """
+    reports: SimpleQueue[Report | None] = SimpleQueue()
+    stops: SimpleQueue[bool] = SimpleQueue()
+    outcome: _Outcome[Result] = _Outcome()
+
+    def report(step: Report) -> bool:
+        reports.put(step)
+        return stops.get()
+
+    def run() -> None:
+        try:
+            outcome.result = work(report)
+        except BaseException as error:
+            outcome.error = error
+        finally:
+            reports.put(None)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        while (step := reports.get()) is not None:
+            yield step
+            stops.put(False)
+    finally:
+        stops.put(True)
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.result
 
 
 # Executors

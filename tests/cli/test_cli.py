@@ -163,11 +163,11 @@ def test_a_budget_is_that_of_the_estimator(tmp_path):
     pq.write_table(table(6000, 5), tmp_path / "large.parquet")
     arguments = ("fit", tmp_path / "large.parquet", "-t", "y", "-o", tmp_path / "early.sgp", "-m", "20")
     with pytest.warns(UserWarning, match="time_budget"):
-        told = run_json(*arguments, "--time-budget", "1e-6")
-    assert told["stopped_by"] == "time budget"
+        report = run_json(*arguments, "--time-budget", "1e-6")
+    assert report["stopped_by"] == "time budget"
     early = sparsegp.load(tmp_path / "early.sgp")
     assert early.info_["budget"]["asked"] == 1e-6
-    assert 0.0 < told["fraction_used"] < 1.0
+    assert 0.0 < report["fraction_used"] < 1.0
     assert len(files.batch_ids(early)) == 1
     pq.write_table(table(30, 6), tmp_path / "new.parquet")
     again, new = run_json("update", tmp_path / "early.sgp", tmp_path / "large.parquet", tmp_path / "new.parquet")[
@@ -179,8 +179,8 @@ def test_a_budget_is_that_of_the_estimator(tmp_path):
 def test_a_committee_keeps_its_budget_and_has_all_rows(tmp_path):
     arguments = ("fit", "train.parquet", "-t", "y", "-o", tmp_path / "early.sgp", "-m", "10", "--model", "committee")
     with pytest.warns(UserWarning, match="time_budget"):
-        told = run_json(*arguments, "--time-budget", "1e-6")
-    assert (told["stopped_by"], told["fraction_used"]) == ("time budget", 1.0)
+        report = run_json(*arguments, "--time-budget", "1e-6")
+    assert (report["stopped_by"], report["fraction_used"]) == ("time budget", 1.0)
     assert sparsegp.load(tmp_path / "early.sgp").info_["budget"]["asked"] == 1e-6
 
 
@@ -225,15 +225,15 @@ def test_a_model_with_learned_noise_takes_each_batch_once(folder, tmp_path):
 
 def test_report_is_one_page_about_the_named_columns(model, tmp_path):
     page = tmp_path / "page.html"
-    told = run_json("report", model, "test.csv", "-o", page, "--title", "Pump 7")
+    report = run_json("report", model, "test.csv", "-o", page, "--title", "Pump 7")
     text = page.read_text()
     assert "<h1>Pump 7</h1>" in text
     assert "Prediction along a" in text
     assert "y (target)" in text
     scores = run_json("evaluate", model, "test.csv")
-    assert told["rows"] == 40
-    assert told["nlpd"] == pytest.approx(scores["nlpd"])
-    assert (told["worst_part"], told["discrete_target"]) == (None, False)
+    assert report["rows"] == 40
+    assert report["nlpd"] == pytest.approx(scores["nlpd"])
+    assert (report["worst_part"], report["discrete_target"]) == (None, False)
     with pytest.raises(InputError, match="does not exist"):
         run("report", model, "test.csv", "-o", tmp_path / "missing" / "page.html")
 

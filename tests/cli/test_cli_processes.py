@@ -1,4 +1,4 @@
-"""Every command as a real process: output, exit codes, Ctrl-C, shell completion."""
+"""The program from outside: output, exit codes, Ctrl-C, shell completion; as a real process where that may matter."""
 
 import json
 import os
@@ -75,8 +75,9 @@ def folder(tmp_path_factory):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_a_command_does_its_work_and_prints_one_json_object(folder, arguments, key):
-    code, out, err = run(folder, *arguments, "--json")
+def test_a_command_does_its_work_and_prints_one_json_object(folder, program, arguments, key):
+    """One command that learns and one that does without torch are processes of their own."""
+    code, out, err = (run if arguments[0] in ("fit", "predict") else program)(folder, *arguments, "--json")
     assert code == 0, err
     assert "Traceback" not in err
     assert key in json.loads(out)
@@ -84,19 +85,19 @@ def test_a_command_does_its_work_and_prints_one_json_object(folder, arguments, k
         assert (folder / arguments[arguments.index("-o") + 1]).stat().st_size > 0
 
 
-def test_a_table_for_people(folder):
-    code, out, err = run(folder, "compare", "train.parquet", "-t", "y", "-a", "exact", *BRIEFLY, COLUMNS="120")
+def test_a_table_for_people(folder, program):
+    code, out, err = program(folder, "compare", "train.parquet", "-t", "y", "-a", "exact", *BRIEFLY, COLUMNS="120")
     assert code == 0, err
     for heading in ("rmse", "nlpd", "crps", "coverage 95", "seconds", "megabytes"):
         assert heading in out
 
 
-def test_errors_of_the_caller_have_a_message_and_no_traceback(folder):
+def test_errors_of_the_caller_have_a_message_and_no_traceback(folder, program):
     code, out, err = run(folder, "evaluate", "train.parquet", "test.parquet")
     assert (code, out) == (1, "")
     assert err.startswith("Error: ")
     assert "Traceback" not in err
-    assert run(folder, "fit", "train.parquet")[0] == 2
+    assert program(folder, "fit", "train.parquet")[0] == 2
 
 
 def test_help_and_version_do_not_load_torch():
@@ -148,10 +149,10 @@ def test_ctrl_c_saves_the_best_model_so_far(tmp_path, given, all_rows):
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    told = json.loads(out)
-    assert told["stopped_by"] == "Ctrl-C"
-    assert (told["fraction_used"] == 1.0) is all_rows
-    assert sparsegp.load(tmp_path / "early.sgp").n_samples_seen_ == round(told["fraction_used"] * len(X))
+    report = json.loads(out)
+    assert report["stopped_by"] == "Ctrl-C"
+    assert (report["fraction_used"] == 1.0) is all_rows
+    assert sparsegp.load(tmp_path / "early.sgp").n_samples_seen_ == round(report["fraction_used"] * len(X))
 
 
 def test_a_second_ctrl_c_ends_the_program():
@@ -175,8 +176,8 @@ def test_a_second_ctrl_c_ends_the_program():
         (("predict", "nowhere.sgp", "test.parquet"), "sparsegp fit"),
     ],
 )
-def test_mistakes_are_found_before_the_work(folder, arguments, said):
-    code, out, err = run(folder, *arguments)
+def test_mistakes_are_found_before_the_work(folder, program, arguments, said):
+    code, out, err = program(folder, *arguments)
     assert (code, out) == (1, "")
     assert said in err
     assert "No approximation could be fitted" not in err

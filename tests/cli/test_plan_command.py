@@ -1,4 +1,4 @@
-"""`sparsegp plan` as a real process."""
+"""`sparsegp plan`, once as a real process."""
 
 import json
 import subprocess
@@ -27,24 +27,19 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run(folder, *arguments):
-    command = [sys.executable, "-m", "sparsegp.cli", "plan", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
 def test_json_says_what_the_table_says(folder):
     options = ("rows.parquet", "--target", "y", "-a", "pic", "--n-inducing", "50", "--machine", "machine.json")
-    code, out, err = run(folder, *options, "--machines", "1,3", "--json")
-    assert code == 0, err
-    found = json.loads(out)
+    command = [sys.executable, "-m", "sparsegp.cli", "plan", *options, "--machines", "1,3", "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     assert (found["n_rows"], found["n_features"], found["n_inducing"], found["n_blocks"]) == (300, 2, 50, 6)
     assert [e["machines"] for e in found["estimates"]] == [1, 3]
     assert found["machine"]["flops_per_second"] == 1e11
 
 
-def test_a_table_for_people_with_the_constants_of_this_machine(folder):
-    code, out, err = run(folder, "rows.parquet", "--target", "y")
+def test_a_table_for_people_with_the_constants_of_this_machine(folder, program):
+    code, out, err = program(folder, "plan", "rows.parquet", "--target", "y")
     assert code == 0, err
     assert out.startswith("vfe on 300 rows x 2 columns, 300 inducing inputs")
     assert "memory of a machine" in out
@@ -58,8 +53,8 @@ def test_a_table_for_people_with_the_constants_of_this_machine(folder):
         (("rows.parquet", "--target", "y", "--machine", "rows.parquet"), "cannot be read as JSON"),
     ],
 )
-def test_errors_are_messages(folder, options, message):
-    code, out, err = run(folder, *options)
+def test_errors_are_messages(folder, program, options, message):
+    code, out, err = program(folder, "plan", *options)
     assert code == 1
     assert out == ""
     assert message in err

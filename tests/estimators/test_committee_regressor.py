@@ -17,6 +17,9 @@ from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, kernel
 from sparsegp.committee import TABLE, shared_learning
 from sparsegp.core import approximations
 from sparsegp.fit.problem import INTERRUPTED
+from sparsegp.learn.neighbourhoods import Rounds
+
+pytestmark = pytest.mark.usefixtures("short_start")
 
 
 def wave(n: int = 300, seed: int = 0, width: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
@@ -156,6 +159,7 @@ def test_known_noise_and_weights(expert: str, aggregation: str) -> None:
     agree(known.predict(Xs, return_std=True), fixed(expert=expert, aggregation=aggregation).fit(X, y).predict(Xs, True))
 
 
+@pytest.mark.usefixtures("brief_learning")
 def test_units_do_not_matter() -> None:
     X, y = wave(200)
     plain = CommitteeGPRegressor(n_experts=3, random_state=0).fit(X, y)
@@ -166,6 +170,7 @@ def test_units_do_not_matter() -> None:
     np.testing.assert_allclose(scaled_std / 1e6, std, rtol=1e-3)
 
 
+@pytest.mark.usefixtures("brief_learning")
 @pytest.mark.parametrize("expert", ["exact", "pic", "vshgp"])
 def test_copies_and_repetitions_predict_the_same(expert: str) -> None:
     X, y = wave(60)
@@ -177,6 +182,7 @@ def test_copies_and_repetitions_predict_the_same(expert: str) -> None:
             np.testing.assert_allclose(got, reference, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.usefixtures("brief_learning")
 @pytest.mark.parametrize(("expert", "aggregation"), [("vshgp", "rbcm"), ("exact", "grbcm")])
 def test_processes_give_the_model_of_threads(expert: str, aggregation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = wave(150)
@@ -230,8 +236,10 @@ def flat_in_most_places(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, np.where((X > 0).all(1), np.sin(4 * X[:, 0]) * np.cos(4 * X[:, 1]), -0.7)
 
 
-def test_experts_with_equal_targets_do_not_speak_for_the_others() -> None:
+@pytest.mark.slow
+def test_experts_with_equal_targets_do_not_speak_for_the_others(options: Any) -> None:
     """Their noise is at its floor and their f constant."""
+    options(learning={"rounds": Rounds()})
     (X, y), (Xs, ys) = flat_in_most_places(600, 0), flat_in_most_places(300, 1)
     model = CommitteeGPRegressor(kernel="matern32", expert="vhgp", n_experts=6, n_noise_inducing=20, random_state=0)
     model.fit(X, y)
@@ -278,8 +286,8 @@ def test_those_who_are_not_asked_might_as_well_not_be_there(aggregation: str) ->
 
 def test_who_is_asked_depends_on_the_row_alone() -> None:
     """Also where two centres are equally far: on a grid, with square blocks."""
-    grid = np.stack(np.meshgrid(np.arange(24.0), np.arange(24.0)), -1).reshape(-1, 2)
-    blocks = (4 * (grid[:, 0] // 6) + grid[:, 1] // 6).astype(int)
+    grid = np.stack(np.meshgrid(np.arange(12.0), np.arange(12.0)), -1).reshape(-1, 2)
+    blocks = (4 * (grid[:, 0] // 3) + grid[:, 1] // 3).astype(int)
     kernel = kernels.SquaredExponential(1.0, [4.0, 4.0])
     model = fixed(kernel=kernel, most_asked=2, partition="random").fit(grid, np.sin(grid[:, 0]), blocks=blocks)
     together, apart = model.predict(grid), np.concatenate([model.predict(row[None]) for row in grid])

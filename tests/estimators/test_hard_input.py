@@ -7,6 +7,8 @@ import pytest
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
 
+pytestmark = pytest.mark.usefixtures("short_start")
+
 ROWS = ["vfe", "fitc", "pic", "exact", "sod", "block-pep"]
 
 

@@ -13,7 +13,10 @@ from sklearn.model_selection import KFold
 from sklearn.utils.estimator_checks import check_estimator
 
 from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels, metrics
-from sparsegp.fit import start
+from sparsegp.fit.learning_options import StartOptions
+from sparsegp.learn.neighbourhoods import Rounds
+
+pytestmark = pytest.mark.usefixtures("short_start")
 
 DATA = Path(os.environ.get("SPARSEGP_DATA", Path(__file__).parents[3] / "shared" / "data"))
 MOTORCYCLE = DATA / "motorcycle.parquet"
@@ -246,14 +249,15 @@ def test_an_ample_budget_changes_nothing():
     np.testing.assert_allclose(quick("pic", time_budget=1e4).fit(X, y).predict(X), expected, rtol=1e-6, atol=1e-8)
 
 
-def test_learned_noise_is_nowhere_below_its_share_of_the_constant_one(monkeypatch):
+def test_learned_noise_is_nowhere_below_its_share_of_the_constant_one(options):
     """A rough kernel passes through every row; a repeated input with another target must not become impossible."""
-    assert start.OPTIONS.least_noise_fraction > 0
+    usual = StartOptions()
+    assert usual.least_noise_fraction > 0
     steps = np.random.default_rng(0).standard_normal(600)
     X, y = np.linspace(0, 1, 600)[:, None], np.cumsum(steps)
     least, floor, density = [], [], []
     for share in (0.0, 0.5):
-        monkeypatch.setattr(start, "OPTIONS", replace(start.OPTIONS, least_noise_fraction=share))
+        options(learning={"start": replace(usual, least_noise_fraction=share), "rounds": Rounds()})
         model = quick("pic", kernel="matern12").fit(X, y)
         least.append(model.predict_components(X)[2].min())
         floor.append(np.sqrt(model.model_.process.limits[0]) * model.scaling_.y_scale)

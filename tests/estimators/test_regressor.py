@@ -20,6 +20,8 @@ from sparsegp.core.approximations import NAMES
 from sparsegp.errors import NegativeVarianceError
 from sparsegp.testing import oracle
 
+pytestmark = pytest.mark.usefixtures("short_start")
+
 SPARSE = [name for name in NAMES if name not in ("exact", "sod", "nystrom")]
 BLOCKED = ("pitc", "pic", "block-pep")
 

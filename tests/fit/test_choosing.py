@@ -15,6 +15,8 @@ from sparsegp.fit.auto import AutoOptions, Question
 from sparsegp.fit.problem import NoiseSpec, Problem, Start
 from sparsegp.kernels import SquaredExponential
 
+pytestmark = pytest.mark.usefixtures("short_start")
+
 PLAIN = ("vfe", "fitc", "pic")
 LEARNS_NOISE = AutoOptions(
     small_candidates=("exact", "heteroscedastic exact"),

@@ -21,6 +21,8 @@ from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.trace import OUT_OF_TIME, Deadline
 from sparsegp.parallel import Serial
 
+pytestmark = pytest.mark.usefixtures("short_start")
+
 
 def wave(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)

@@ -19,6 +19,8 @@ from sparsegp.fit.committee_model import COMMON, CommitteeModel
 from sparsegp.learn.sum_objective import place
 from sparsegp.parallel import Serial
 
+pytestmark = pytest.mark.usefixtures("brief_learning")
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 EXPERTS = ["exact", "vfe", "fitc", "pic", "vshgp", "vhgp"]
 AGGREGATIONS = ["grbcm", "rbcm", "poe", "tpoe"]

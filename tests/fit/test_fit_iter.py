@@ -14,9 +14,9 @@ from sparsegp.core.posterior import InducingPosterior, log_evidence
 from sparsegp.core.prior import SparsePrior
 from sparsegp.fit import pipeline
 from sparsegp.fit.problem import INTERRUPTED
-from sparsegp.fit.stepwise import stepwise
 from sparsegp.infer import anytime_run, batch
 from sparsegp.learn import trace
+from sparsegp.parallel import stepwise
 from test_regressor import BLOCKED, SPARSE, fixed, wave
 
 
@@ -405,9 +405,10 @@ def test_more_blocks_than_rows():
     assert np.isfinite(gp.predict(X)).all()
 
 
+@pytest.mark.usefixtures("brief_learning")
 def test_anytime_passes_the_checks_of_scikit_learn():
     check_estimator(
-        SparseGPRegressor(approximation="vfe", inference="anytime", random_state=0),
+        SparseGPRegressor(approximation="vfe", n_inducing=20, inference="anytime", random_state=0),
         expected_failed_checks={
             "check_sample_weight_equivalence_on_dense_data": "the k-means start sees rows, not weights; "
             "equality holds with given inducing inputs (test_weights_and_known_noise_reach_the_blocks)",

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, SparseGPRegressor, kernels
 from sparsegp.core.block import Block
@@ -11,6 +12,7 @@ from sparsegp.fit import kernel_choice
 from sparsegp.fit.kernel_choice import KernelOptions
 from sparsegp.fit.problem import Start
 from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.neighbourhoods import Rounds
 
 pytestmark = pytest.mark.usefixtures("every_kernel")
 
@@ -23,10 +25,27 @@ def drawn(kernel, n=250, noise_std=0.05, seed=0):
     return X, np.linalg.cholesky(covariance) @ rng.standard_normal(n) + noise_std * rng.standard_normal(n)
 
 
+@pytest.fixture
+def small_choice(options, brief_learning):
+    """A choice from few and small neighbourhoods, and a fit that hardly learns: the chosen kernel is looked at."""
+    few = {"n_rows": 120, "n_judged": 60, "n_neighbours": 32}
+    options(
+        kernel={
+            "first_rounds": Rounds(counts=(2, 2), iterations=20, **few),
+            "rounds": Rounds(counts=(2,), iterations=15, **few),
+            "judged_rows": 200,
+            "n_cells": 2,
+            "cell_rows": 150,
+            "iterations": 12,
+        }
+    )
+
+
 RUGGED, SLEEK = ("Matern12",), ("SquaredExponential", "Matern52", "Matern32")
 ROUGH, SMOOTH = kernels.Matern12(1.0, [1.0]), kernels.SquaredExponential(1.0, [1.0])
 
 
+@pytest.mark.usefixtures("small_choice")
 @pytest.mark.parametrize(("kernel", "allowed"), [(ROUGH, RUGGED), (SMOOTH, SLEEK)])
 def test_the_kernel_follows_the_data(kernel, allowed):
     model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=20, random_state=0).fit(*drawn(kernel))
@@ -34,6 +53,7 @@ def test_the_kernel_follows_the_data(kernel, allowed):
     assert model.kernel == "auto"
 
 
+@pytest.mark.usefixtures("small_choice")
 def test_the_fit_is_that_of_the_chosen_kernel():
     X, y = drawn(ROUGH)
     model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=15, random_state=0).fit(X, y)
@@ -41,6 +61,7 @@ def test_the_fit_is_that_of_the_chosen_kernel():
     assert model.log_evidence_ == pytest.approx(named.log_evidence_, rel=0.05)
 
 
+@pytest.mark.usefixtures("small_choice")
 @pytest.mark.parametrize(
     "model",
     [
@@ -62,17 +83,33 @@ def noisy_in_places(kernel, n=300, seed=0):
     return X, f + noise_std * np.random.default_rng(seed + 1).standard_normal(n)
 
 
-@pytest.mark.parametrize(("kernel", "allowed"), [(ROUGH, RUGGED), (SMOOTH, SLEEK)])
+WITH_LEARNED_NOISE = {
+    "heteroscedastic": HeteroscedasticGPRegressor(n_inducing=40, n_noise_inducing=20, kernel="auto", random_state=0),
+    "committee": CommitteeGPRegressor(expert="vhgp", n_experts=2, n_noise_inducing=15, kernel="auto", random_state=0),
+}
+
+
 @pytest.mark.parametrize(
-    "model",
+    ("name", "kernel", "expected"),
     [
-        HeteroscedasticGPRegressor(n_inducing=40, n_noise_inducing=20, kernel="auto", random_state=0),
-        CommitteeGPRegressor(expert="vhgp", n_experts=2, n_noise_inducing=15, kernel="auto", random_state=0),
+        ("heteroscedastic", ROUGH, "Matern12"),
+        ("heteroscedastic", SMOOTH, "SquaredExponential"),
+        ("committee", SMOOTH, "SquaredExponential"),
     ],
-    ids=["heteroscedastic", "committee"],
 )
-def test_learned_noise_does_not_hide_the_kernel(model, kernel, allowed):
-    assert type(model.fit(*noisy_in_places(kernel)).kernel_).__name__ in allowed
+def test_learned_noise_does_not_hide_the_kernel(name, kernel, expected, small_choice, options):
+    options(kernel={"candidates": ("matern12", "se")})
+    model = clone(WITH_LEARNED_NOISE[name]).fit(*noisy_in_places(kernel, 200))
+    assert type(model.kernel_).__name__ == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kernel", "allowed"), [(ROUGH, ("Matern12",)), (SMOOTH, ("SquaredExponential", "Matern52"))])
+@pytest.mark.parametrize("name", WITH_LEARNED_NOISE)
+def test_learned_noise_does_not_hide_the_kernel_among_all(name, kernel, allowed):
+    """With the candidates and sizes of every fit."""
+    model = clone(WITH_LEARNED_NOISE[name]).fit(*noisy_in_places(kernel))
+    assert type(model.kernel_).__name__ in allowed
 
 
 def test_the_judge_of_learned_noise_leaves_nothing_behind():
@@ -106,6 +143,7 @@ def test_a_kernel_that_cannot_be_factorised_is_of_no_use(monkeypatch):
     assert judge.score(hyper, block, np.random.default_rng(0)) <= -1e99
 
 
+@pytest.mark.usefixtures("small_choice")
 def test_rows_that_are_there_twice_do_not_hide_the_kernel():
     """Without noise between the copies the likeliest noise is none, and the likeliest lengthscale nothing."""
     X, y = drawn(SMOOTH, 100, noise_std=0.3)
@@ -122,6 +160,7 @@ def test_few_rows(n):
     ).all()
 
 
+@pytest.mark.usefixtures("small_choice")
 def test_many_rows_are_sampled(options):
     options(kernel={"most_rows": 200})
     model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=10, random_state=0).fit(*drawn(ROUGH, 400))
@@ -164,7 +203,9 @@ def test_without_time_to_compare_two_kernels_the_first_is_taken(monkeypatch):
     assert type(model.kernel_).__name__ == "Matern32"
 
 
-def test_a_chosen_approximation_has_the_kernel_chosen_once(scored):
+@pytest.mark.usefixtures("small_choice")
+def test_a_chosen_approximation_has_the_kernel_chosen_once(scored, options):
+    options(auto={"exact_rows": 50, "candidates": ("vfe", "fitc")})
     model = SparseGPRegressor(kernel="auto", random_state=0).fit(*drawn(ROUGH, 220))
     assert len(scored) == len(KernelOptions().candidates)
     assert type(model.kernel_).__name__ in ("Matern12", "Matern32")

@@ -11,6 +11,8 @@ from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputErro
 from sparsegp.fit import pipeline
 from sparsegp.infer import anytime_run
 
+pytestmark = pytest.mark.usefixtures("short_start")
+
 N_ROWS = 3000
 
 

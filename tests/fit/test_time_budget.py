@@ -35,8 +35,12 @@ class FakeTime:
             monkeypatch, anytime.NaturalAscent, "fold", lambda engine, state, draw, parts: sum(p.n_rows for p in parts)
         )
         self._patch(monkeypatch, CollapsedObjective, "value_and_gradient", lambda own, _: 3 * own.n_rows)
-        options(clock=lambda: self.now, steps={"first_rows": 100, "sketch_rows": 150})
-        monkeypatch.setattr(schedules, "FEWEST_ROWS", 20)
+        few = [replace(schedule, least_first_rows=20) for schedule in (schedules.POINTS, schedules.BLOCKS)]
+        options(
+            clock=lambda: self.now,
+            steps={"first_rows": 100, "sketch_rows": 150},
+            learning={"schedules": schedules.Schedules(*few)},
+        )
 
     def _patch(self, monkeypatch, owner, name, rows_of):
         original = getattr(owner, name)

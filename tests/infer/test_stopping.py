@@ -106,8 +106,8 @@ def standardised_errors(
 def test_standard_error_is_calibrated(n_steps: int) -> None:
     def judge(state: AnytimeState, slopes: Tensor) -> tuple[InducingPosterior, Tensor]:
         statistics = read(state, Reading.RATIO, float(SIZES.sum()))
-        q, share = InducingPosterior.from_statistics(statistics), stopping.unseen_share(state, N_BLOCKS, True)
-        return q, stopping.standard_error(state, statistics, q, slopes, share=share)
+        q, fraction = InducingPosterior.from_statistics(statistics), stopping.unseen_fraction(state, N_BLOCKS, True)
+        return q, stopping.standard_error(state, statistics, q, slopes, fraction=fraction)
 
     errors = standardised_errors(mixed_rows(), "fitc", n_steps, WITHOUT_REPLACEMENT, anytime.Averaging(), judge)
     assert 0.85 < float(np.sqrt(np.mean(errors**2))) < 1.2

@@ -113,17 +113,17 @@ def test_stages_grow_to_all_rows():
 
 @pytest.mark.parametrize(("name", "n_blocks"), [("vfe", None), ("pitc", 12)])
 def test_progressive_learning_ends_where_direct_learning_does(name, n_blocks):
-    rows = problem(1200, n_blocks=n_blocks)
+    rows = problem(600, n_blocks=n_blocks)
     row = approximations.get(name)
     settings = {"optimizer": "lbfgs", "rng": np.random.default_rng(0)}
     direct, staged = hyperparameters(rows), hyperparameters(rows)
     long = {"first_iterations": 80, "last_row_visits": 1e6, "fewest_iterations": 80}
     learn(rows, row, direct, limits(rows), schedule=Schedule(**long), **settings)
-    results = learn(rows, row, staged, limits(rows), schedule=Schedule(first_rows=150, growth=3, **long), **settings)
-    assert [r.n_rows for r in results][-1] == 1200
+    results = learn(rows, row, staged, limits(rows), schedule=Schedule(first_rows=75, growth=3, **long), **settings)
+    assert [r.n_rows for r in results][-1] == 600
     assert len(results) > 3
     objective = CollapsedObjective(rows, row)
-    assert objective.value(staged) == pytest.approx(objective.value(direct), abs=0.01 * 1200)
+    assert objective.value(staged) == pytest.approx(objective.value(direct), abs=0.01 * 600)
 
 
 def test_blocks_of_a_subset_do_not_move_the_inducing_inputs():

@@ -38,6 +38,7 @@ def climb(n_rows: int = 600) -> Climb:
     )
 
 
+@pytest.mark.usefixtures("short_start")
 @pytest.mark.parametrize("name", ["vfe", "fitc", "pep", "pic"])
 def test_the_regressor_learns_by_ngd(name: str) -> None:
     X, y = wave(900)
@@ -78,14 +79,14 @@ def test_without_time_nothing_moves() -> None:
 
 def test_an_end_worse_than_the_start_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     objective, hyper, limits = climb()
-    natural.maximize(objective, hyper, limits, max_iterations=200)
+    natural.maximize(objective, hyper, limits, max_iterations=60)
     learned = hyper.vector()
     monkeypatch.setattr(stochastic.Rates, "cooled", lambda rates, progress: 8.0)  # steps far too long
     result = natural.maximize(objective, hyper, limits, max_iterations=12)
     np.testing.assert_array_equal(hyper.vector(), learned)
     assert (result.reason, result.stopped) == (natural.NO_BETTER, False)
-    told = natural.maximize(objective, hyper, limits, max_iterations=12, on_step=lambda step: step.evaluations > 50)
-    assert (told.reason, told.stopped) == (natural.NO_BETTER, True)
+    watched = natural.maximize(objective, hyper, limits, max_iterations=12, on_step=lambda step: step.evaluations > 50)
+    assert (watched.reason, watched.stopped) == (natural.NO_BETTER, True)
 
 
 def test_a_start_that_cannot_be_factorised_in_blocks_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +102,7 @@ def test_a_start_that_cannot_be_factorised_in_blocks_stays(monkeypatch: pytest.M
 
 
 def test_the_first_subset_of_many_rows_is_for_warming_up_only() -> None:
-    schedule = schedules.schedule_of(get_row("vfe"), "ngd")
+    schedule = schedules.Schedules().of(get_row("vfe"), "ngd")
     sizes = schedule.stages(200_000)
     found = list(schedules.staged(lambda k: climb(100)[0], sizes, 200_000, schedule, get_row("vfe")))
     assert sizes == [8192, 200_000]

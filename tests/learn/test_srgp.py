@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +39,7 @@ from sparsegp.learn.srgp import (
     random_batches,
     run_epochs,
 )
+from sparsegp.learn.trace import LearningResult
 
 
 def batch_gradient(hyper: Hyperparameters, row: Approximation, rows: MemoryRows) -> np.ndarray:
@@ -117,34 +120,40 @@ def test_a_batch_counts_for_all_rows() -> None:
 
 
 def test_known_noise_and_weights_stay_what_they_are() -> None:
-    rows, limits = learning_problem(200)
-    known = Block(rows.all.X, rows.all.y, torch.full_like(rows.all.y, 0.01), torch.full_like(rows.all.y, 2.0))
-    hyper = start(rows, 5)
-    objective = CollapsedObjective(MemoryRows(known), get_row("vfe"))
-    before = objective.value(hyper)
-    result = maximize(objective, hyper, limits, max_iterations=5, settings=Settings(batch_rows=50))
-    assert result.objective > before
-    assert float(hyper.noise_var.detach()) == pytest.approx(0.5)
+    check_known_noise_and_weights(maximize, Settings(batch_rows=50))
 
 
-def test_same_seed_same_result_and_callbacks_stop() -> None:
+def check_seeds_and_callbacks(climb: Callable[..., LearningResult], settings: Callable[[int], Any]) -> None:
+    """The same seed, the same result; a callback stops after the step that it wants to be the last."""
     rows, limits = learning_problem(400)
     ends = []
     for seed in (3, 3, 4):
         hyper = start(rows)
-        objective, chosen = CollapsedObjective(rows, get_row("vfe")), Settings(batch_rows=200, seed=seed)
-        maximize(objective, hyper, limits, max_iterations=2, settings=chosen)
+        climb(CollapsedObjective(rows, get_row("vfe")), hyper, limits, max_iterations=2, settings=settings(seed))
         ends.append(hyper.vector())
     np.testing.assert_array_equal(ends[0], ends[1])
     assert np.abs(ends[0] - ends[2]).max() > 1e-6
     steps = []
-    stopped = maximize(
+    stopped = climb(
         CollapsedObjective(rows, get_row("vfe")),
         start(rows),
         limits,
         on_step=lambda step: bool(steps.append(step)) or len(steps) == 2,
     )
     assert (stopped.stopped, stopped.iterations, len(steps)) == (True, 2, 2)
+
+
+def check_known_noise_and_weights(climb: Callable[..., LearningResult], settings: Any) -> None:
+    rows, limits = learning_problem(200)
+    known = Block(rows.all.X, rows.all.y, torch.full_like(rows.all.y, 0.01), torch.full_like(rows.all.y, 2.0))
+    hyper, objective = start(rows, 5), CollapsedObjective(MemoryRows(known), get_row("vfe"))
+    before = objective.value(hyper)
+    assert climb(objective, hyper, limits, max_iterations=5, settings=settings).objective > before
+    assert float(hyper.noise_var.detach()) == pytest.approx(0.5)
+
+
+def test_same_seed_same_result_and_callbacks_stop() -> None:
+    check_seeds_and_callbacks(maximize, lambda seed: Settings(batch_rows=200, seed=seed))
 
 
 def test_a_failed_epoch_returns_to_the_best_point() -> None:

@@ -29,6 +29,8 @@ from sparsegp.noise.process import NoiseProcess
 from test_rows import LabelOf, as_source
 from test_vshgp import joint_hyper
 
+pytestmark = pytest.mark.usefixtures("short_start")
+
 NOISE = (0.02, 5.0)
 BY_POINTS, BY_BLOCKS = ("vfe", "fitc", "dtc"), ("pic", "pitc", "with blocks")
 Place = Callable[[Problem, str], Rows]

@@ -29,7 +29,14 @@ from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import CollapsedObjective
 from sparsegp.learn.srgp import counted_for_all, gradient_alone
 from test_golden import Golden, golden_problem, ordered_gradient, row_of, two_dimensional_problem
-from test_srgp import batch_gradient, learning_problem, near, start
+from test_srgp import (
+    batch_gradient,
+    check_known_noise_and_weights,
+    check_seeds_and_callbacks,
+    learning_problem,
+    near,
+    start,
+)
 
 POINT_ROWS = ("sor", "dtc", "vfe", "fitc", "fic", "pep", "points")
 
@@ -203,37 +210,13 @@ def test_the_state_is_carried_over_enough_rows_for_the_inducing_values(batch_row
     assert Settings(horizon=7).stretch(batch_rows, 20) == 7
 
 
-def test_known_noise_and_weights_stay_what_they_are() -> None:
-    rows, limits = learning_problem(200)
-    known = Block(rows.all.X, rows.all.y, torch.full_like(rows.all.y, 0.01), torch.full_like(rows.all.y, 2.0))
-    for horizon in (1, 4):
-        hyper = start(rows, 5)
-        objective = CollapsedObjective(MemoryRows(known), get_row("vfe"))
-        before = objective.value(hyper)
-        chosen = Settings(batch_rows=50, horizon=horizon)
-        result = maximize(objective, hyper, limits, max_iterations=5, settings=chosen)
-        assert result.objective > before
-        assert float(hyper.noise_var.detach()) == pytest.approx(0.5)
+@pytest.mark.parametrize("horizon", [1, 4])
+def test_known_noise_and_weights_stay_what_they_are(horizon: int) -> None:
+    check_known_noise_and_weights(maximize, Settings(batch_rows=50, horizon=horizon))
 
 
 def test_same_seed_same_result_and_callbacks_stop() -> None:
-    rows, limits = learning_problem(400)
-    ends = []
-    for seed in (3, 3, 4):
-        hyper = start(rows)
-        objective, chosen = CollapsedObjective(rows, get_row("vfe")), Settings(batch_rows=50, seed=seed)
-        maximize(objective, hyper, limits, max_iterations=2, settings=chosen)
-        ends.append(hyper.vector())
-    np.testing.assert_array_equal(ends[0], ends[1])
-    assert np.abs(ends[0] - ends[2]).max() > 1e-6
-    steps = []
-    stopped = maximize(
-        CollapsedObjective(rows, get_row("vfe")),
-        start(rows),
-        limits,
-        on_step=lambda step: bool(steps.append(step)) or len(steps) == 2,
-    )
-    assert (stopped.stopped, stopped.iterations, len(steps)) == (True, 2, 2)
+    check_seeds_and_callbacks(maximize, lambda seed: Settings(batch_rows=50, seed=seed))
 
 
 def test_a_failed_epoch_returns_to_the_best_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,8 +113,8 @@ def test_standard_error_of_the_iterate_is_calibrated(case: str) -> None:
     n_steps, sampling, schedule = CASES[case]
 
     def judge(state, slopes):
-        share = stopping.unseen_share(state, N_BLOCKS, schedule.averages and sampling.exhaustive)
-        return InducingPosterior.from_statistics(state.iterate), standard_error(state, slopes, share=share)
+        fraction = stopping.unseen_fraction(state, N_BLOCKS, schedule.averages and sampling.exhaustive)
+        return InducingPosterior.from_statistics(state.iterate), standard_error(state, slopes, fraction=fraction)
 
     errors = standardised_errors(mixed_rows(), "fitc", n_steps, sampling, schedule, judge)
     assert 0.85 < float(np.sqrt(np.mean(errors**2))) < 1.2

@@ -41,9 +41,9 @@ def opened(page, folder):
         check=True,
     )
     events = json.loads(net_log.read_text())["events"]
-    told = [event.get("params", {}) for event in events]
+    sent = [event.get("params", {}) for event in events]
     # a browser has errands of its own, which no page has started; they get nowhere
-    asked = {params["url"] for params in told if params.get("initiator") not in OF_THE_BROWSER and "url" in params}
+    asked = {params["url"] for params in sent if params.get("initiator") not in OF_THE_BROWSER and "url" in params}
     return ran.stdout, re.findall(r"CONSOLE.*", ran.stderr), {url for url in asked if re.match("https?:|wss?:", url)}
 
 

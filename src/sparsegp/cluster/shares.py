@@ -20,7 +20,7 @@ from sparsegp.core.block import Block, MemoryRows, Sum
 from sparsegp.data import Scaling, Scan, SourceRows, scan, to_block
 from sparsegp.data.arrays import ArraySource
 from sparsegp.data.batches import Batch, Place, Source, rows_per_batch
-from sparsegp.data.columns import Columns, Roles
+from sparsegp.data.columns import Columns, FromTable, Roles
 from sparsegp.data.files import READ_BUFFER_BYTES, CsvSource, ParquetPart, ParquetSource, label
 from sparsegp.data.iterables import DaskArraySource, DaskFrameSource
 from sparsegp.data.scan import SAMPLE_ROWS, valid_batches, with_weight
@@ -47,7 +47,7 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class RowGroup:
+class RowGroup(FromTable):
     """One row group of a Parquet file; `start` is its first row within the file."""
 
     part: ParquetPart
@@ -55,14 +55,6 @@ class RowGroup:
     group: int
     start: int
     n_rows: int
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        return self.columns.features
-
-    @property
-    def n_features(self) -> int:
-        return len(self.columns.features)
 
     def __iter__(self) -> Iterator[Batch]:
         wanted = [name for name in self.columns.all if name not in self.part.constants]

@@ -245,7 +245,8 @@ class CommitteeGPRegressor(Estimator):
         noise, judge = None, None
         if kind.learns_noise:
             noise = NoiseSpec(noise_kernel, self.n_noise_inducing, self.inducing)
-            judge = LearnedNoise(noise_kernel, self.n_noise_inducing * committee.n_experts / len(data.block))
+            per_row = self.n_noise_inducing * committee.n_experts / len(data.block)
+            judge = LearnedNoise(noise_kernel, per_row, self.fit_options.kernel_choice)
         return Problem(
             approx=kind.approx,
             start=self._start(data, rng, noise_var=self.noise_var, judge=judge),
@@ -257,6 +258,7 @@ class CommitteeGPRegressor(Estimator):
             optimizer=self.optimizer,
             noise=noise,
             committee=committee,
+            learning=self.fit_options.learning,
             on_step=listener,
         )
 

@@ -27,7 +27,6 @@ from sparsegp.errors import InputError, NegativeVarianceError
 from sparsegp.estimators import checks
 from sparsegp.estimators.segments import Segments
 from sparsegp.fit.scaling import Scaling
-from sparsegp.fit.start import OPTIONS
 from sparsegp.kernels import Stationary
 
 
@@ -220,20 +219,20 @@ def spread_rows(n_rows: int, most: int) -> Any:
 
 
 def _noise(case: _Case) -> Iterator[Finding]:
-    share = case.model.noise_var_ / (float(case.y.var()) or 1.0)
-    if share < 2.0 * OPTIONS.noise_floor:
+    fraction = case.model.noise_var_ / (float(case.y.var()) or 1.0)
+    if fraction < 2.0 * case.model.fit_options.learning.start.noise_floor:
         yield Finding(
             WARNING,
             "The noise is at its floor",
-            f"its variance is {share:.1e} of that of y",
+            f"its variance is {fraction:.1e} of that of y",
             "This is right for data without noise (a simulator). Otherwise the model follows every row: look for "
             "repeated rows and columns that give y away, or try approximation='vfe'.",
         )
-    elif share > COVERAGE:
+    elif fraction > COVERAGE:
         yield Finding(
             WARNING,
             "The model found hardly any signal",
-            f"the noise has {min(share, 9.99):.0%} of the variance of y",
+            f"the noise has {min(fraction, 9.99):.0%} of the variance of y",
             "Try kernel='matern32', which looks for rougher functions, or other columns.",
         )
 

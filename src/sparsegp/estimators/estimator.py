@@ -117,20 +117,20 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     ) -> Start:
         """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one, from what a trend
         leaves."""
-        kernel = self.kernel
+        kernel, options = self.kernel, self.fit_options.learning.start
         if is_auto(kernel):
 
             def start_of(name: str, own: np.random.Generator) -> Start:
-                return starting_point(name, noise_var, data.scaling, data.block, own, warns=False, trend=trend)
+                return starting_point(name, noise_var, data.scaling, data.block, own, options, warns=False, trend=trend)
 
-            options = self.fit_options.kernel
+            choice = self.fit_options.kernel_choice
             with linalg.flushed_denormals():
                 block = detrended(data.block, trend)
                 kernel = kernel_choice.chosen_kernel(
-                    start_of, self.optimizer, block, rng, self.time_budget, judge, options
+                    start_of, self.optimizer, block, rng, self.time_budget, judge, choice
                 )
         warns = self.normalize and self.optimizer is not None
-        return starting_point(kernel, noise_var, data.scaling, data.block, rng, warns=warns, trend=trend)
+        return starting_point(kernel, noise_var, data.scaling, data.block, rng, options, warns=warns, trend=trend)
 
     def _trend(self, data: Opened, asked: str | None) -> Trend | None:
         """The trend of f. What is given stays as given: where nothing is learned, or rows are not standardised, "auto"

@@ -174,7 +174,7 @@ class HeteroscedasticGPRegressor(Estimator):
             self.n_steps,
         )
         trend = self._trend(data, self.trend)
-        judge = LearnedNoise(noise_kernel, self.n_noise_inducing / len(data.rows))
+        judge = LearnedNoise(noise_kernel, self.n_noise_inducing / n_rows, self.fit_options.kernel_choice)
         return Problem(
             approx=approx,
             start=self._start(data, rng, judge=judge, trend=trend),
@@ -187,6 +187,7 @@ class HeteroscedasticGPRegressor(Estimator):
             optimizer=self.optimizer,
             trend=trend,
             noise=noise,
+            learning=self.fit_options.learning,
             on_step=listener,
         )
 

@@ -63,8 +63,8 @@ class StepListener:
         if self.context is None or not hasattr(self.estimator, "_skl_callbacks"):
             return False
         task = self.context.subcontext(task_name="learning step").call_on_fit_task_begin(estimator=self.estimator)
-        told = {"log_evidence_per_row": step.objective / step.n_rows, "n_rows": step.n_rows}
-        return bool(task.call_on_fit_task_end(estimator=self.estimator, metadata=told))
+        metadata = {"log_evidence_per_row": step.objective / step.n_rows, "n_rows": step.n_rows}
+        return bool(task.call_on_fit_task_end(estimator=self.estimator, metadata=metadata))
 
     def _tell_intention(self, step: LearningStep) -> None:
         """Once, from what the evaluations of a second have cost."""

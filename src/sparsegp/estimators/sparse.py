@@ -41,7 +41,7 @@ from sparsegp.infer.anytime import Reading
 from sparsegp.infer.drift import Innovations
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learn import natural, srgp
-from sparsegp.learn.schedules import OPTIMIZERS, schedule_of
+from sparsegp.learn.schedules import OPTIMIZERS
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 INFERENCES = ("exact", "anytime")
@@ -352,6 +352,7 @@ class SparseGPRegressor(Estimator):
             window=self.window,
             trend=trend,
             steps=options,
+            learning=self.fit_options.learning,
             on_step=listener,
             calibration=self._calibration_options(data),
         )
@@ -669,7 +670,7 @@ def _intention(problem: Problem, n_rows: int, budget: Budget) -> Intention | Non
     if budget.limited or problem.optimizer is None or problem.approx.family is not Family.INDUCING:
         return None
     words = f"{problem.approx.name} on {n_rows:,} rows with {problem.n_inducing:,} inducing inputs"
-    return Intention(words, schedule_of(problem.approx, problem.optimizer).row_visits(n_rows))
+    return Intention(words, problem.learning.schedules.of(problem.approx, problem.optimizer).row_visits(n_rows))
 
 
 def _of_a_part(n_seen: int, n_all: int, model: Any) -> str:

@@ -1,13 +1,19 @@
-"""A model file as a record, whatever the version it was written in."""
+"""A model file as a record, whatever the version it was written in; and which batches of rows a model has taken in, so
+that none is counted twice."""
 
+import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sparsegp.errors import ModelFileError
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files import container, encoding, read_v1
 from sparsegp.files.schema import Model
 
+ID_DIGITS = 32
 # Trees of version 2 from description and arrays of each version.
 _TREES: Mapping[int, Callable[[dict[str, Any], container.Arrays], Any]] = {
     1: read_v1.translated,
@@ -43,3 +49,37 @@ def _version() -> str:
     from importlib.metadata import version
 
     return version("sparsegp")
+
+
+def content_id(batches: Iterable[Sequence[NDArray[np.float64] | None]]) -> str:
+    """An id for a batch that has no name of its own: a hash of its rows.
+
+    Parameters
+    ----------
+    batches : the rows in their order, in one or more parts (X, y, ...). Where they are cut makes no difference.
+    """
+    digest = hashlib.sha256()
+    for columns in batches:
+        digest.update(np.column_stack([c for c in columns if c is not None]).astype(np.float64).tobytes())
+    return digest.hexdigest()[:ID_DIGITS]
+
+
+def batch_ids(model: Any) -> tuple[str, ...]:
+    """Ids of the batches in a fitted model, in the order they were recorded; none after a new fit."""
+    ids: tuple[str, ...] = model.fitted_.batches
+    return ids
+
+
+def record_batches(model: Any, *ids: str) -> None:
+    """Note that these batches are in the model now. `save` writes the ids with the rows, in one step."""
+    model.note_batches(*ids)
+
+
+def require_disjoint(first: Any, second: Any) -> None:
+    """Refuse two models that both hold a batch: together they would count it twice."""
+    both = sorted(set(batch_ids(first)) & set(batch_ids(second)))
+    if both:
+        raise InputError(
+            f"Both models hold batch {both[0]!r} ({len(both)} such batches): its rows would count twice. "
+            "Merge models that were updated with different batches."
+        )

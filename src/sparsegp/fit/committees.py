@@ -23,28 +23,13 @@ from sparsegp.fit import affordable
 from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committee_model import CommitteeModel, Member, Members
-from sparsegp.fit.learned_noise import FRACTIONS
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem, Start
-from sparsegp.fit.start import learned_noise_start, limits_of, local_start, until_interrupted
+from sparsegp.fit.start import learned_noise_start, local_start, until_interrupted
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.sum_objective import place
 from sparsegp.learn.trace import LearningResult, LearningStep, is_over
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_start import NoiseStart, local_noise_start, noise_start
-
-
-@dataclass(frozen=True)
-class CommitteeOptions:
-    """`farthest_lengthscales`: cells are compact in the metric of the local start. Noise that varies can stand for
-    variation of f: under lengthscales far longer than theirs, an expert with quiet rows is sure of places where it has
-    none."""
-
-    largest_dense_cell: int = 2048
-    noise_sample_rows: int = 2048
-    farthest_lengthscales: float = 5.0
-
-
-OPTIONS = CommitteeOptions()
 
 
 @dataclass(frozen=True)
@@ -100,7 +85,7 @@ def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[CommitteeModel, l
         communicates=committee.aggregation.communicates,
         blocks=problem.labels,
     )
-    limits = limits_of(block, problem.start.noise_var, problem.start.least_noise_var)
+    limits = problem.learning.start.limits(block, problem.start.noise_var, problem.start.least_noise_var)
     task = _Task(problem, committee, block, limits, metric, parts)
     recipe, hyper = _with_shared_noise(task) if problem.noise is None else _with_learned_noise(task, problem.noise)
     specs = _specified(recipe, block, parts.all)
@@ -150,7 +135,7 @@ def _model(
     committee = held.seated(Committee(spec.aggregation, processes(hyper), (), None, spec.tolerance, spec.n_jobs))
     noise_var = float(hyper.noise_var if block.noise_var is None else block.noise_var.mean())
     if len(committee.processes) > 1:
-        g = committee.moments(block.X[:: max(1, len(block) // OPTIONS.noise_sample_rows)])[1]
+        g = committee.moments(block.X[:: max(1, len(block) // task.problem.learning.committee.noise_sample_rows)])[1]
         noise_var = float(torch.exp(g.mean + 0.5 * g.var).mean())
     return CommitteeModel(committee, noise_var, inference.log_evidence, block.noise_var is not None, held)
 
@@ -169,7 +154,8 @@ def _learned(
         problem.learn_inducing,
         problem.rng,
         committee.executor,
-        on_step=problem.on_step,
+        problem.learning.committee.schedule,
+        problem.on_step,
     )
     if budget.limited:
         work = shared_learning.inference_work(specs, communicates=committee.aggregation.communicates)
@@ -199,7 +185,8 @@ def _started(problem: Problem, committee: CommitteeSpec, block: Block, budget: B
     learns_noise, is_local = problem.noise is not None, affordable.worth_a_local_start(budget)
     if problem.optimizer is None or (not learns_noise and (committee.n_experts == 1 or not is_local)):
         return problem.start
-    start_until, global_until = budget.deadline(FRACTIONS.start), budget.deadline(FRACTIONS.global_start)
+    fractions = problem.learning.noise_fractions
+    start_until, global_until = budget.deadline(fractions.start), budget.deadline(fractions.global_start)
     asked = False
 
     def stops(step: LearningStep) -> bool:
@@ -213,7 +200,7 @@ def _started(problem: Problem, committee: CommitteeSpec, block: Block, budget: B
     def on_global_step(step: LearningStep) -> bool:
         return stops(step) or is_over(global_until)
 
-    given = block, problem.start, problem.optimizer, problem.rng, on_step
+    given = block, problem.start, problem.optimizer, problem.rng, problem.learning, on_step
     if learns_noise:
         start = learned_noise_start(*given, local=is_local, on_global_step=on_global_step)
     else:
@@ -235,6 +222,7 @@ def _with_shared_noise(task: _Task) -> Setup:
 
 def _with_learned_noise(task: _Task, noise: NoiseSpec) -> Setup:
     problem, block, kernel = task.problem, task.block, task.problem.start.kernel
+    farthest = problem.learning.committee.farthest_lengthscales
     start = NoiseStart(noise.kernel, math.log(problem.start.noise_var))
     if problem.optimizer is not None:
         start = _noise_start(task, noise)
@@ -255,7 +243,7 @@ def _with_learned_noise(task: _Task, noise: NoiseSpec) -> Setup:
         block.X[:1],
         start.mean,
         learn_inducing=False,
-        lengthscale_factor=OPTIONS.farthest_lengthscales if len(task.split.all) > 1 else None,
+        lengthscale_factor=farthest if len(task.split.all) > 1 else None,
     )
     return recipe, hyper
 
@@ -272,7 +260,7 @@ def _noise_start(task: _Task, noise: NoiseSpec) -> NoiseStart:
     problem, cells = task.problem, task.split.cells or task.split.all
     choices = problem.start.kernel, problem.start.noise_var, noise.kernel, task.limits, problem.rng
     sizes = [len(cell) for cell in cells]
-    if max(sizes) > OPTIONS.largest_dense_cell:
+    if max(sizes) > problem.learning.committee.largest_dense_cell:
         return noise_start(task.block, *choices)
     offsets = torch.tensor([0, *sizes]).cumsum(0)
     return local_noise_start(MemoryRows(task.block.take(torch.cat(cells)), offsets), *choices)

@@ -15,7 +15,7 @@ from sparsegp.core.posterior import LatentPosterior
 from sparsegp.errors import InputError
 from sparsegp.fit.model import Found, Model
 from sparsegp.fit.problem import Problem
-from sparsegp.fit.start import limits_of, until_interrupted
+from sparsegp.fit.start import until_interrupted
 from sparsegp.infer import batch
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import ExactObjective
@@ -70,9 +70,12 @@ def _nystrom(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> F
     learning: list[LearningResult] = []
     optimizer = problem.optimizer
     if optimizer is not None:
-        limits = limits_of(rows.all, problem.start.noise_var)
-        given: dict[str, Any] = {"rng": problem.rng, "on_step": problem.on_step, "deadline": deadline}
-        learning = until_interrupted(lambda: learn(rows, problem.approx, hyper, limits, optimizer=optimizer, **given))
+        limits = problem.learning.start.limits(rows.all, problem.start.noise_var)
+        schedule = problem.learning.schedules.of(problem.approx, optimizer)
+        given: dict[str, Any] = {"schedule": schedule, "on_step": problem.on_step, "deadline": deadline}
+        learning = until_interrupted(
+            lambda: learn(rows, problem.approx, hyper, limits, optimizer=optimizer, rng=problem.rng, **given)
+        )
     prior = hyper.prior(problem.approx)
     _, posterior, info = batch.infer(prior, rows)
     nystrom = NystromPosterior.build(prior, rows.all, posterior.q, clip=problem.clip_variances)
@@ -94,7 +97,8 @@ def _on(problem: Problem, rows: MemoryRows, block: Block, deadline: Deadline | N
     hyper = _hyperparameters(problem, rows.all, block.X, learn_inducing=False)
     learning: list[LearningResult] = []
     if problem.optimizer is not None:
-        climb, limits = OPTIMIZERS[problem.optimizer], limits_of(rows.all, problem.start.noise_var)
+        climb = OPTIMIZERS[problem.optimizer]
+        limits = problem.learning.start.limits(rows.all, problem.start.noise_var)
         learning = until_interrupted(
             lambda: [climb(ExactObjective(block), hyper, limits, on_step=problem.on_step, deadline=deadline)]
         )

@@ -23,8 +23,9 @@ from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import kernel_metric
 from sparsegp.core.predictive import Array
 from sparsegp.errors import FactorizationError
+from sparsegp.fit.learning_options import StartOptions
 from sparsegp.fit.problem import Start
-from sparsegp.fit.start import OPTIONS, global_start, limits_of
+from sparsegp.fit.start import global_start
 from sparsegp.kernels import Kernel
 from sparsegp.learn import lbfgs, neighbourhoods
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
@@ -45,7 +46,9 @@ class KernelOptions:
     smooth one. The first kernel finds out in `first_rounds` which columns matter; the others start from its
     lengthscales, or chance would decide. `least_noise_fraction` is of the noise to start from: rows that are there
     twice would drive it to nothing, and all kernels to lengthscale zero. Thinned rows have other neighbours, so
-    `most_rows` is as many as the search for neighbours can bear.
+    `most_rows` is as many as the search for neighbours can bear. Kernels differ by hundredths of the log density, rows
+    by several: it takes many `judged_rows` to tell kernels apart. With learned noise they are judged on `n_cells` cells
+    of `cell_rows` rows, after `iterations` there.
     """
 
     candidates: tuple[str, ...] = ("matern32", "matern12", "se", "matern52")
@@ -59,6 +62,12 @@ class KernelOptions:
     most_rows: int = 1_000_000
     budget_fraction: float = 0.12
     fewest_seconds: float = 4.0
+    judged_rows: int = 1000
+    n_cells: int = 8
+    cell_rows: int = 300
+    iterations: int = 20
+    tolerance: float = 1e-5
+    start: StartOptions = field(default_factory=StartOptions)
 
 
 def chosen_kernel(
@@ -94,7 +103,7 @@ def best_start(
     compare two, the first is taken.
     """
     options = options or KernelOptions()
-    judge = judge or HeldOutRows(options.rounds.n_neighbours)
+    judge = judge or HeldOutRows(options)
     seconds = np.inf if time_budget is None else options.budget_fraction * time_budget
     if seconds < options.fewest_seconds:
         return next(iter(starts))
@@ -102,7 +111,7 @@ def best_start(
         block = block.take(torch.from_numpy(np.sort(rng.choice(len(block), options.most_rows, replace=False))))
     seed, begun = int(rng.integers(2**31)), time.perf_counter()
     first = next(iter(starts.values()))
-    limits = limits_of(block, first.noise_var, options.least_noise_fraction * first.noise_var)
+    limits = options.start.limits(block, first.noise_var, options.least_noise_fraction * first.noise_var)
     common = learned(first, block, limits, np.random.default_rng(seed), options.first_rounds)
     if time.perf_counter() - begun + judge.fewest_seconds > seconds:
         return next(iter(starts))
@@ -137,12 +146,6 @@ def _at_values_of(common: Hyperparameters, start: Start) -> Start:
     return Start(kernel, float(common.noise_var))
 
 
-# Kernels differ by hundredths of the log density, rows by several: it takes many of them to tell kernels apart.
-N_JUDGED = 1000
-N_CELLS, CELL_ROWS = 8, 300
-ITERATIONS, TOLERANCE = 20, 1e-5
-
-
 class Judge(Protocol):
     """Gives a learned kernel its score."""
 
@@ -161,7 +164,7 @@ class Judge(Protocol):
 class HeldOutRows:
     """For constant noise: the log density of held-out rows given their neighbours, after calibration of its shape."""
 
-    n_neighbours: int
+    options: KernelOptions
 
     @property
     def fewest_seconds(self) -> float:
@@ -171,12 +174,13 @@ class HeldOutRows:
         return self
 
     def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Array:
-        judged = torch.from_numpy(rng.choice(len(block), min(N_JUDGED, len(block)), replace=False))
+        judged = torch.from_numpy(rng.choice(len(block), min(self.options.judged_rows, len(block)), replace=False))
         if len(block) < 2:
             return np.zeros(len(judged))
         try:
             with torch.no_grad():
-                mean, var = neighbourhoods.predicted_by_neighbours(block, hyper, judged, self.n_neighbours)
+                n_neighbours = self.options.rounds.n_neighbours
+                mean, var = neighbourhoods.predicted_by_neighbours(block, hyper, judged, n_neighbours)
         except FactorizationError:
             return np.full(len(judged), OF_NO_USE)
         y, std = block.y[judged].double().cpu().numpy(), var.sqrt().numpy()
@@ -193,6 +197,7 @@ class LearnedNoise:
 
     noise_kernel: Kernel
     inducing_per_row: float
+    options: KernelOptions = field(default_factory=KernelOptions)
     cells: MemoryRows | None = None
     least_noise_var: float = 0.0
 
@@ -202,15 +207,17 @@ class LearnedNoise:
 
     def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "LearnedNoise":
         metric = kernel_metric(common.kernel, block.X.shape[1]).to(block.X)
-        found = neighbourhoods.neighbourhoods(block, metric, N_CELLS, CELL_ROWS, rng)
-        smooth = global_start(block, Start(deepcopy(common.kernel), float(common.noise_var)), "lbfgs", rng)
+        options = self.options
+        found = neighbourhoods.neighbourhoods(block, metric, options.n_cells, options.cell_rows, rng)
+        start = Start(deepcopy(common.kernel), float(common.noise_var))
+        smooth = global_start(block, start, "lbfgs", rng, options.start)
         cells = MemoryRows(Block.concat(found), torch.tensor([0, *map(len, found)]).cumsum(0))
-        return replace(self, cells=cells, least_noise_var=OPTIONS.least_noise_fraction * smooth.noise_var)
+        return replace(self, cells=cells, least_noise_var=options.start.least_noise_fraction * smooth.noise_var)
 
     def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Array:
         assert self.cells is not None
         noise_var = max(float(hyper.noise_var), self.least_noise_var)
-        limits = limits_of(block, noise_var, self.least_noise_var)
+        limits = self.options.start.limits(block, noise_var, self.least_noise_var)
         try:
             noise_kernel = deepcopy(self.noise_kernel)
             start = local_noise_start(self.cells, hyper.kernel, noise_var, noise_kernel, limits, rng)
@@ -218,7 +225,10 @@ class LearnedNoise:
             first = block.X[:1]
             joint = JointHyperparameters(hyper.kernel, first, start.kernel, first, start.mean, learn_inducing=False)
             objective = threaded_sum(specs, joint)
-            found = lbfgs.maximize(objective, joint, limits, max_iterations=ITERATIONS, tolerance=TOLERANCE)
+            options = self.options
+            found = lbfgs.maximize(
+                objective, joint, limits, max_iterations=options.iterations, tolerance=options.tolerance
+            )
             return np.array([found.objective])
         except FactorizationError:
             return np.array([OF_NO_USE])

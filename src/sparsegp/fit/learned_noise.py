@@ -16,7 +16,7 @@ from sparsegp.fit.budget import Budget
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.problem import NoiseSpec, Problem, Start
-from sparsegp.fit.start import learned_noise_start, limits_of
+from sparsegp.fit.start import learned_noise_start
 from sparsegp.learn.hyperparameters import Limits
 from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, is_over
 from sparsegp.noise import noise_learning, svshgp
@@ -26,19 +26,6 @@ from sparsegp.noise.noise_start import NoiseStart, local_noise_start, noise_star
 from sparsegp.noise.process import NoiseProcess
 
 ALL_ROWS = "all rows were visited"
-
-
-@dataclass(frozen=True)
-class Fractions:
-    """Of a budget, by whose ends the global start, the local start and the hyper-parameters are learned; the rest is
-    for inference."""
-
-    global_start: float = 0.1
-    start: float = 0.35
-    learning: float = 0.75
-
-
-FRACTIONS = Fractions()
 
 
 @dataclass(frozen=True)
@@ -71,8 +58,9 @@ def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[LearnedNoiseModel
     problem = replace(problem, start=start)
     n_blocks = problem.wanted_blocks(len(rows))
     in_order, blocking = arranged(problem.approx, rows, start.kernel, n_blocks, problem.labels, problem.rng)
-    limits = limits_of(rows.sample.all, start.noise_var, start.least_noise_var)
-    task = _Task(problem, in_order, noise, limits, budget.deadline(FRACTIONS.learning), budget.deadline(1.0))
+    limits = problem.learning.start.limits(rows.sample.all, start.noise_var, start.least_noise_var)
+    learn_until = budget.deadline(problem.learning.noise_fractions.learning)
+    task = _Task(problem, in_order, noise, limits, learn_until, budget.deadline(1.0))
     inferred, stages = _FITTERS[noise.inference](task, _noise_start(task))
     for parameter in (*inferred.state.prior.kernel.parameters(), *inferred.process.prior.kernel.parameters()):
         parameter.grad = None
@@ -108,7 +96,8 @@ def _started(problem: Problem, rows: Rows, budget: Budget) -> Start:
     """From constant noise, from the sample."""
     if problem.optimizer is None:
         return problem.start
-    start_until, global_until = budget.deadline(FRACTIONS.start), budget.deadline(FRACTIONS.global_start)
+    fractions = problem.learning.noise_fractions
+    start_until, global_until = budget.deadline(fractions.start), budget.deadline(fractions.global_start)
 
     def stops(step: LearningStep) -> bool:
         return problem.on_step is not None and problem.on_step(step)
@@ -118,6 +107,7 @@ def _started(problem: Problem, rows: Rows, budget: Budget) -> Start:
         problem.start,
         "lbfgs",
         problem.rng,
+        problem.learning,
         lambda step: stops(step) or is_over(start_until),
         local=problem.approx.by_block,
         on_global_step=lambda step: stops(step) or is_over(global_until),
@@ -162,6 +152,7 @@ def _exact(task: _Task, start: NoiseStart) -> Fit:
         hyper,
         task.limits,
         rng=problem.rng,
+        schedule=problem.learning.noise_schedules.of(problem.approx, noise_learning.OPTIMIZER),
         on_step=problem.on_step,
         deadline=task.learn_until,
     )
@@ -171,7 +162,14 @@ def _exact(task: _Task, start: NoiseStart) -> Fit:
 def _inferred(task: _Task, hyper: JointHyperparameters, q: InducingPosterior | None) -> Inferred:
     problem = task.problem
     return noise_learning.infer(
-        task.rows, problem.approx, hyper, task.limits, q, rng=problem.rng, deadline=task.infer_until
+        task.rows,
+        problem.approx,
+        hyper,
+        task.limits,
+        q,
+        rng=problem.rng,
+        deadline=task.infer_until,
+        options=problem.learning.inference,
     )
 
 

@@ -28,13 +28,13 @@ from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.problem import INTERRUPTED, Problem
-from sparsegp.fit.start import limits_of, local_start, until_interrupted
-from sparsegp.fit.stepwise import stepwise
+from sparsegp.fit.start import local_start, until_interrupted
 from sparsegp.infer import anytime_run, batch, stopping
 from sparsegp.infer.anytime import Reading
 from sparsegp.learn.hyperparameters import Hyperparameters
-from sparsegp.learn.schedules import AUTO, BLOCKS, learn
+from sparsegp.learn.schedules import AUTO, learn
 from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, is_over
+from sparsegp.parallel import stepwise
 
 LEARNING = "learning"
 INFERENCE = "inference"
@@ -169,7 +169,7 @@ def optimizer_within(deadline: Deadline | None, problem: Problem, n_rows: int) -
     assert problem.optimizer is not None
     if problem.optimizer != AUTO or deadline is None or not problem.approx.by_block or problem.checkpoint is not None:
         return problem.optimizer
-    enough = deadline.allows(BLOCKS.stages(n_rows)[-1], problem.steps.enough_evaluations)
+    enough = deadline.allows(problem.learning.schedules.blocks.stages(n_rows)[-1], problem.steps.enough_evaluations)
     return "lbfgs" if enough else "ngd"
 
 
@@ -374,7 +374,16 @@ class _Fit:
 
         n = affordable.rows_to_start_from(rows, self.budget, self._first_rows)
         _, sample = affordable.sampled(problem, rows.sample, n, problem.rng)
-        start = local_start(sample.all, problem.start, problem.optimizer, problem.rng, on_step, deadline, problem.trend)
+        start = local_start(
+            sample.all,
+            problem.start,
+            problem.optimizer,
+            problem.rng,
+            problem.learning,
+            on_step,
+            deadline,
+            problem.trend,
+        )
         _propagate_interrupt(list(start.stages), problem)
         # a start that was short of time is no reason not to learn
         return replace(problem, start=start if asked else start.going_on())
@@ -402,17 +411,28 @@ class _Fit:
             return before
         deadline = self.budget.learning_deadline(len(rows), sketcher.seconds or self.finish_seconds)
         optimizer = optimizer_within(deadline, problem, len(rows))
-        limits = limits_of(rows.sample.all, problem.start.noise_var)
+        limits = problem.learning.start.limits(rows.sample.all, problem.start.noise_var)
+        schedule = problem.learning.schedules.of(problem.approx, optimizer)
 
         def climb(report: Callable[[LearningStep], bool]) -> list[LearningResult]:
             def on_step(step: LearningStep) -> bool:
                 self.steps += 1
                 return self._asked_to_stop(step) or report(step)
 
-            given: dict[str, Any] = {"on_step": on_step, "deadline": deadline, "checkpoint": problem.checkpoint}
             with linalg.flushed_denormals():
                 return until_interrupted(
-                    lambda: learn(rows, problem.approx, hyper, limits, optimizer=optimizer, rng=problem.rng, **given)
+                    lambda: learn(
+                        rows,
+                        problem.approx,
+                        hyper,
+                        limits,
+                        optimizer=optimizer,
+                        rng=problem.rng,
+                        schedule=schedule,
+                        on_step=on_step,
+                        deadline=deadline,
+                        checkpoint=problem.checkpoint,
+                    )
                 )
 
         results = (yield from self._shown(climb, hyper, sketcher)) if self.options.watched else climb(lambda _: False)

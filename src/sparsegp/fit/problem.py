@@ -11,6 +11,7 @@ from sparsegp.calibration.trees import TreeOptions
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.core.approximations import Approximation
 from sparsegp.core.trend import Trend
+from sparsegp.fit.learning_options import LearningOptions
 from sparsegp.infer.anytime import Reading
 from sparsegp.kernels import Kernel
 from sparsegp.learn.schedules import StageKeeper
@@ -149,6 +150,7 @@ class Problem:
     noise: NoiseSpec | None = None
     committee: CommitteeSpec | None = None
     steps: StepOptions = field(default_factory=StepOptions)
+    learning: LearningOptions = field(default_factory=LearningOptions)
     on_step: StepCallback | None = None
     checkpoint: StageKeeper | None = None
     calibration: CalibrationOptions | None = None

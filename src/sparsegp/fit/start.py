@@ -3,10 +3,10 @@ from neighbourhoods."""
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -20,47 +20,18 @@ from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.dense import ExactPosterior
 from sparsegp.core.trend import Trend, detrended
 from sparsegp.errors import FactorizationError
+from sparsegp.fit.learning_options import LearningOptions, StartOptions
 from sparsegp.fit.problem import INTERRUPTED, Start
 from sparsegp.fit.scaling import Scaling
 from sparsegp.kernels import Kernel, Stationary, as_kernel
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learn import neighbourhoods
-from sparsegp.learn.hyperparameters import Hyperparameters, Limits
+from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.schedules import Schedule, learn
 from sparsegp.learn.start_values import median_lengthscales, neighbour_noise_var
 from sparsegp.learn.trace import Deadline, LearningResult, StepCallback
 
 USUAL_LENGTHSCALES = (0.02, 1e4)
-
-
-@dataclass(frozen=True)
-class StartOptions:
-    """Limits of the noise, relative to the variance of the targets, and the quick global fit that learned noise starts
-    from. `shorter` and `quieter` are multiples of lengthscales and noise that are tried, on `tried_rows`, where a trend
-    has taken away what varies slowly. `thorough` is for models that start from that fit alone: a climb that ends early
-    calls what it has not found yet noise.
-    """
-
-    noise_floor: float = 1e-6
-    noise_ceiling: float = 100.0
-    least_noise_fraction: float = 0.005
-    suspicious_noise: float = 1e-4
-    global_inducing: int = 128
-    shorter: tuple[float, ...] = (1.0, 0.5, 0.25)
-    quieter: tuple[float, ...] = (1.0, 0.2)
-    tried_rows: int = 500
-    quick: Schedule = field(
-        default_factory=lambda: Schedule(
-            warm_up_iterations=20, first_rows=4096, most_rows=4096, first_iterations=40, tolerance=1e-5
-        )
-    )
-
-    @property
-    def thorough(self) -> Schedule:
-        return replace(self.quick, warm_up_iterations=60, first_iterations=100, tolerance=1e-6)
-
-
-OPTIONS = StartOptions()
 
 
 def starting_point(
@@ -69,6 +40,7 @@ def starting_point(
     scaling: Scaling,
     block: Block,
     rng: np.random.Generator,
+    options: StartOptions,
     *,
     warns: bool,
     trend: Trend | None = None,
@@ -76,7 +48,7 @@ def starting_point(
     """From the user's kernel and noise variance. A kernel's name starts from median distances; noise that is not
     given, from the differences between neighbours. Both start from what a trend leaves. `warns` of lengthscales that
     learning may not recover from."""
-    left, least = detrended(block, trend), OPTIONS.noise_floor * block.target_variance
+    left, least = detrended(block, trend), options.noise_floor * block.target_variance
     given_noise = None if noise_var is None else float(noise_var) / scaling.y_scale**2
     if isinstance(kernel, str):
         variance, lengthscales = max(left.target_variance, least), median_lengthscales(block.X, rng)
@@ -92,14 +64,15 @@ def starting_point(
     if given_noise is None:
         given_noise = max(neighbour_noise_var(block.X, left.y, rng), least)
     if trend is not None and isinstance(kernel, str):
-        quieter = OPTIONS.quieter if found_noise and block.noise_var is None else (1.0,)
-        return _best_start(started.to(block.X.device), given_noise, block, trend, quieter, rng)
+        if not found_noise or block.noise_var is not None:
+            options = replace(options, quieter=(1.0,))
+        return _best_start(started.to(block.X.device), given_noise, block, trend, options, rng)
     return Start(started.to(block.X.device), given_noise)
 
 
 @torch.no_grad()
 def _best_start(
-    kernel: Kernel, noise_var: float, block: Block, trend: Trend, quieter: Sequence[float], rng: np.random.Generator
+    kernel: Kernel, noise_var: float, block: Block, trend: Trend, options: StartOptions, rng: np.random.Generator
 ) -> Start:
     """The start with the highest evidence on some rows, the trend integrated out.
 
@@ -107,9 +80,9 @@ def _best_start(
     long learning ends where all the rest is noise.
     """
     assert isinstance(kernel, Stationary)
-    rows = block.take(torch.from_numpy(rng.permutation(len(block))[: OPTIONS.tried_rows]))
+    rows = block.take(torch.from_numpy(rng.permutation(len(block))[: options.tried_rows]))
     tried: list[tuple[float, Start]] = []
-    for shorter, less in product(OPTIONS.shorter, quieter):
+    for shorter, less in product(options.shorter, options.quieter):
         scaled = deepcopy(kernel)
         scaled.log_lengthscales.add_(math.log(shorter))
         noise = torch.tensor(less * noise_var, dtype=torch.float64, device=block.X.device)
@@ -139,15 +112,6 @@ def _warn_of_odd_lengthscales(kernel: Kernel) -> None:
         )
 
 
-def limits_of(block: Block, noise_var: float, least_noise_var: float = 0.0) -> Limits:
-    """Inducing inputs within the data; noise between a floor and a ceiling."""
-    variance = block.target_variance
-    floor = max(min(OPTIONS.noise_floor * variance, noise_var), least_noise_var)
-    ceiling = max(OPTIONS.noise_ceiling * variance, noise_var)
-    X = block.X.to(torch.float64)
-    return Limits((floor, ceiling), X.amin(0), X.amax(0))
-
-
 def until_interrupted(learning: Callable[[], list[LearningResult]]) -> list[LearningResult]:
     """What learning gives, or after Ctrl-C a result that says so."""
     try:
@@ -162,6 +126,7 @@ def local_start(
     start: Start,
     optimizer: str,
     rng: np.random.Generator,
+    options: LearningOptions,
     on_step: StepCallback | None = None,
     deadline: Deadline | None = None,
     trend: Trend | None = None,
@@ -175,8 +140,8 @@ def local_start(
     optimizer = "lbfgs" if optimizer == "ngd" else optimizer
     learn_noise = block.noise_var is None
     hyper = Hyperparameters(start.kernel, start.noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
-    limits, left = limits_of(block, start.noise_var), detrended(block, trend)
-    watched: dict[str, Any] = {"on_step": on_step, "deadline": deadline}
+    limits, left = options.start.limits(block, start.noise_var), detrended(block, trend)
+    watched: dict[str, Any] = {"rounds": options.rounds, "on_step": on_step, "deadline": deadline}
     results = until_interrupted(
         lambda: neighbourhoods.learn(left, hyper, limits, optimizer=optimizer, rng=rng, **watched)
     )
@@ -190,15 +155,16 @@ def global_start(
     start: Start,
     optimizer: str,
     rng: np.random.Generator,
+    options: StartOptions,
     on_step: StepCallback | None = None,
     schedule: Schedule | None = None,
     trend: Trend | None = None,
 ) -> Start:
     """Kernel and noise learned by VFE with few inducing inputs from a random subset: what varies slowly."""
     X = block.X.to(torch.float64)
-    chosen = inducing.select_inducing("kmeans", start.kernel, X, OPTIONS.global_inducing, rng, block.weight)
+    chosen = inducing.select_inducing("kmeans", start.kernel, X, options.global_inducing, rng, block.weight)
     hyper = Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=block.noise_var is None, trend=trend)
-    limits = limits_of(block, start.noise_var)
+    limits = options.limits(block, start.noise_var)
     results = learn(
         MemoryRows(block),
         get("vfe"),
@@ -206,7 +172,7 @@ def global_start(
         limits,
         optimizer=optimizer,
         rng=rng,
-        schedule=schedule or OPTIONS.quick,
+        schedule=schedule or options.quick,
         on_step=on_step,
     )
     hyper.clear_gradient()
@@ -218,6 +184,7 @@ def learned_noise_start(
     start: Start,
     optimizer: str,
     rng: np.random.Generator,
+    options: LearningOptions,
     on_step: StepCallback | None,
     *,
     local: bool,
@@ -231,11 +198,12 @@ def learned_noise_start(
     row, the noise falls to its floor, and a repeated input with another target is called impossible.
     """
     own_start = Start(deepcopy(start.kernel), start.noise_var)
-    watched = (on_global_step or on_step, OPTIONS.quick) if local else (on_step, OPTIONS.thorough)
-    smooth = global_start(block, own_start, optimizer, rng, *watched, trend)
-    least = OPTIONS.least_noise_fraction * smooth.noise_var
-    found = local_start(block, start, optimizer, rng, on_step, trend=trend) if local else smooth
-    if found.noise_var <= OPTIONS.suspicious_noise * block.target_variance:
+    own = options.start
+    watched = (on_global_step or on_step, own.quick) if local else (on_step, own.thorough)
+    smooth = global_start(block, own_start, optimizer, rng, own, *watched, trend)
+    least = own.least_noise_fraction * smooth.noise_var
+    found = local_start(block, start, optimizer, rng, options, on_step, trend=trend) if local else smooth
+    if found.noise_var <= own.suspicious_noise * block.target_variance:
         found = smooth
     stages = smooth.stages if found is smooth else (*smooth.stages, *found.stages)
     return Start(found.kernel, max(found.noise_var, least), stages, least)

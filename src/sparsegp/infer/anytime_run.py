@@ -57,7 +57,7 @@ class Pace:
         taken = self.clock() - started
         self.worked += taken
         self.publish_seconds = max(taken, MEMORY * self.publish_seconds)
-        # geometric times: publishing costs a bounded share of a long run
+        # geometric times: publishing costs a bounded fraction of a long run
         self.next_publication = self.publish_ratio * self.worked
 
     @property
@@ -83,7 +83,7 @@ EXACT = "every block was visited: the result is exact"
 class Options:
     """How a run draws, steps, publishes and ends. `seconds` and `max_steps` of None: no such limit.
 
-    `tolerance` ends the run when the standard error of the predictive mean is below that share of the predictive
+    `tolerance` ends the run when the standard error of the predictive mean is below that fraction of the predictive
     standard deviation at every probe (None: never for that reason).
     """
 
@@ -121,7 +121,7 @@ class Options:
 class Snapshot:
     """A published model and how good it is.
 
-    `seconds` is the time worked, `fraction` the share of all rows seen, `log_evidence` the estimate of J(q) from the
+    `seconds` is the time worked, `fraction` that of all rows seen, `log_evidence` the estimate of J(q) from the
     blocks processed, `error` the largest (standard error of the mean)/(predictive std) over the probes (None without
     probes), `kl` the divergence of q from the last published one, `reason` why the run ended (None: it goes on).
     """
@@ -228,8 +228,8 @@ class _Publisher:
         if self.options.reading is Reading.SEEN:
             statistics = read(state, Reading.RATIO, self.n_rows)
             q = InducingPosterior.from_statistics(statistics)
-        share = stopping.unseen_share(state, self.n_blocks, self.options.becomes_exact)
-        se = stopping.standard_error(state, statistics, q, self.probes.slopes, share=share)
+        fraction = stopping.unseen_fraction(state, self.n_blocks, self.options.becomes_exact)
+        se = stopping.standard_error(state, statistics, q, self.probes.slopes, fraction=fraction)
         return stopping.relative_error(se, self.probes.std(q))
 
 

@@ -64,7 +64,7 @@ def influence(slopes: Tensor, B: Tensor, mean: Tensor, statistics: BlockStatisti
     return moved
 
 
-def unseen_share(state: AnytimeState, n_blocks: int, equal_weights: bool) -> float:
+def unseen_fraction(state: AnytimeState, n_blocks: int, equal_weights: bool) -> float:
     """Finite-population factor 1 - t/K of t blocks drawn without replacement and averaged; 1 for any other scheme."""
     return max(0.0, 1.0 - state.blocks_drawn / n_blocks) if equal_weights else 1.0
 
@@ -75,20 +75,20 @@ def standard_error(
     q: InducingPosterior,
     slopes: Tensor,
     *,
-    share: float,
+    fraction: float,
 ) -> Tensor:
-    """se of the predictive mean at each probe: se^2 = share * spread * Var_s(phi_s/p_s).
+    """se of the predictive mean at each probe: se^2 = fraction * spread * Var_s(phi_s/p_s).
 
     When averaging t of K blocks drawn with equal chance this is (1 - t/K) K^2/t Var_s(phi_s). Infinite before there are
     FEWEST_BLOCKS blocks to judge from. `statistics` are the iterate scaled to all rows, those q was read from.
     """
-    if share == 0.0:
+    if fraction == 0.0:
         return torch.zeros(slopes.shape[0], dtype=torch.float64)
     if len(state.recent) < FEWEST_BLOCKS:
         return torch.full((slopes.shape[0],), math.inf, dtype=torch.float64)
     scale = statistics.n_rows / state.iterate.n_rows
     phi = influences(state.recent, statistics, q, slopes, scale)
-    return sampling_error(state, scale * _beyond_size(phi, state.recent), share)
+    return sampling_error(state, scale * _beyond_size(phi, state.recent), fraction)
 
 
 def influences(
@@ -99,10 +99,10 @@ def influences(
     return torch.stack([influence(slopes, B, q.mean, v.statistics, scale * v.weight) for v in recent])
 
 
-def sampling_error(state: AnytimeState, phi: Tensor, share: float) -> Tensor:
-    """(share * spread * Var_s(phi_s/p_s))^(1/2)."""
+def sampling_error(state: AnytimeState, phi: Tensor, fraction: float) -> Tensor:
+    """(fraction * spread * Var_s(phi_s/p_s))^(1/2)."""
     inverse_chance = torch.tensor([v.inverse_chance for v in state.recent], dtype=torch.float64)
-    return (share * state.spread * (inverse_chance[:, None] * phi).var(dim=0)).sqrt()
+    return (fraction * state.spread * (inverse_chance[:, None] * phi).var(dim=0)).sqrt()
 
 
 def _beyond_size(phi: Tensor, recent: tuple[Visit, ...]) -> Tensor:

@@ -82,8 +82,8 @@ def require_inducing(approx: Approximation) -> None:
 def _judge(collapsed: CollapsedObjective) -> CollapsedObjective:
     """The objective of rows, or blocks, spread over all of them."""
     rows = collapsed.rows.sample
-    share = min(1.0, JUDGED_ROWS / max(1, len(rows)))
-    n_units = rows.n_blocks if collapsed.approx.by_block else len(rows)
-    chosen = torch.linspace(0, n_units - 1, max(1, round(share * n_units)), dtype=torch.float64).long()
+    fraction = min(1.0, JUDGED_ROWS / max(1, len(rows)))
+    n_parts = rows.n_blocks if collapsed.approx.by_block else len(rows)
+    chosen = torch.linspace(0, n_parts - 1, max(1, round(fraction * n_parts)), dtype=torch.float64).long()
     subset = rows.subset_of_blocks(chosen) if collapsed.approx.by_block else rows.subset(chosen)
     return CollapsedObjective(subset, collapsed.approx)

@@ -46,7 +46,6 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 WORTHWHILE_EVALUATIONS = 5
 GOOD_START_EVALUATIONS = 20
-FEWEST_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,7 @@ class Schedule:
     fewest_iterations: int = 10
     tolerance: float = 1e-6
     by_steps: bool = False
+    least_first_rows: int = 1024
 
     def stages(self, n_rows: int, sample_rows: int | None = None) -> list[int]:
         """Sizes of the growing subsets, all rows last; the others are at most `sample_rows` where only so many rows are
@@ -103,8 +103,8 @@ class Schedule:
     def iterations(self, stage: int, n_stages: int, n_rows: int) -> int:
         """Geometric from the first stage's iterations to the last one's."""
         last = min(self.first_iterations, max(self.fewest_iterations, round(self.last_row_visits / n_rows)))
-        share = stage / (n_stages - 1) if n_stages > 1 else 0.0
-        return round(math.exp((1 - share) * math.log(self.first_iterations) + share * math.log(last)))
+        fraction = stage / (n_stages - 1) if n_stages > 1 else 0.0
+        return round(math.exp((1 - fraction) * math.log(self.first_iterations) + fraction * math.log(last)))
 
     def skips(self, stage: int, n_stages: int) -> bool:
         return self.by_steps and stage == 0 and n_stages > 1
@@ -114,9 +114,10 @@ class Schedule:
         return min(size, stochastic.BLOCK_ROWS) if self.by_steps else size
 
     def within(self, deadline: Deadline) -> "Schedule":
-        """With a first stage so small that a fair number of evaluations fit before the deadline."""
+        """With a first stage so small, but of `least_first_rows` rows, that a fair number of evaluations fit before the
+        deadline."""
         size = self.first_rows
-        while size > FEWEST_ROWS and not deadline.allows(size, GOOD_START_EVALUATIONS):
+        while size > self.least_first_rows and not deadline.allows(size, GOOD_START_EVALUATIONS):
             size //= 2
         return self if size == self.first_rows else replace(self, first_rows=size)
 
@@ -164,10 +165,20 @@ class Stage:
     holds_inducing: bool
 
 
-def schedule_of(approx: Approximation, optimizer: str) -> Schedule:
-    if optimizer == "ngd":
-        return NATURAL_BLOCKS if approx.by_block else NATURAL_POINTS
-    return BLOCKS if approx.by_block else STOCHASTIC if optimizer == "srgp" else POINTS
+@dataclass(frozen=True)
+class Schedules:
+    """Those of approximations by points and by blocks, of mini-batches, and of steps from sampled blocks."""
+
+    points: Schedule = POINTS
+    blocks: Schedule = BLOCKS
+    stochastic: Schedule = STOCHASTIC
+    natural_points: Schedule = NATURAL_POINTS
+    natural_blocks: Schedule = NATURAL_BLOCKS
+
+    def of(self, approx: Approximation, optimizer: str) -> Schedule:
+        if optimizer == "ngd":
+            return self.natural_blocks if approx.by_block else self.natural_points
+        return self.blocks if approx.by_block else self.stochastic if optimizer == "srgp" else self.points
 
 
 class StageKeeper(Protocol):
@@ -197,7 +208,7 @@ def learn(
 
     `checkpoint` may know hyper-parameters of an earlier run to go on from, and keeps those of this one.
     """
-    schedule = schedule or schedule_of(approx, optimizer)
+    schedule = schedule or Schedules().of(approx, optimizer)
     schedule = schedule if deadline is None else schedule.within(deadline)
     objectives = [CollapsedObjective(part, approx) for part in nested_subsets(rows, approx, schedule, rng)]
     if checkpoint is None or not checkpoint.resumed(hyper):

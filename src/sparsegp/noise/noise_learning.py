@@ -12,15 +12,18 @@ from sparsegp.core.local import make_posterior
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.infer import batch
 from sparsegp.learn.hyperparameters import Limits
-from sparsegp.learn.schedules import BLOCKS, POINTS, Schedule, climb, nested_subsets, staged
+from sparsegp.learn.schedules import BLOCKS, POINTS, Schedule, Schedules, climb, nested_subsets, staged
 from sparsegp.learn.trace import Deadline, LearningResult, StepCallback
 from sparsegp.noise.bound import Ascent, ProfiledBound
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.process import NoiseProcess
 
+OPTIMIZER = "lbfgs"
 # An evaluation of the profiled bound costs as much as several of the homoscedastic one.
-POINT_STAGES = replace(POINTS, first_rows=4096, first_iterations=60, last_row_visits=1e6, tolerance=1e-5)
-BLOCK_STAGES = replace(BLOCKS, first_iterations=10, first_rows=8192, most_rows=8192, last_row_visits=5e4)
+NOISE_SCHEDULES = Schedules(
+    points=replace(POINTS, first_rows=4096, first_iterations=60, last_row_visits=1e6, tolerance=1e-5),
+    blocks=replace(BLOCKS, first_iterations=10, first_rows=8192, most_rows=8192, last_row_visits=5e4),
+)
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def learn(
 
     An evaluation on rows elsewhere is long: its ascent, too, ends at the deadline.
     """
-    schedule = schedule or (BLOCK_STAGES if approx.by_block else POINT_STAGES)
+    schedule = schedule or NOISE_SCHEDULES.of(approx, OPTIMIZER)
     subsets = list(nested_subsets(rows, approx, schedule, rng))
     objectives: list[ProfiledBound] = []
 
@@ -81,7 +84,7 @@ def learn(
         return objectives[-1]
 
     stages = staged(objective, [len(subset) for subset in subsets], len(rows), schedule, approx)
-    results = climb(stages, hyper, limits, "lbfgs", schedule.tolerance, on_step, deadline)
+    results = climb(stages, hyper, limits, OPTIMIZER, schedule.tolerance, on_step, deadline)
     return results, objectives[-1].q
 
 

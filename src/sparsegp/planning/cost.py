@@ -12,7 +12,7 @@ from sparsegp.core.block import CHUNK_ROWS
 from sparsegp.fit.affordable import FRACTIONS
 from sparsegp.learn.neighbourhoods import START_FACTORS as SCOUT_FACTORS
 from sparsegp.learn.neighbourhoods import Rounds
-from sparsegp.learn.schedules import START_FACTORS, schedule_of
+from sparsegp.learn.schedules import START_FACTORS, Schedules
 from sparsegp.planning.machine import Machine
 from sparsegp.planning.shape import ModelShape
 
@@ -227,7 +227,7 @@ def learning_stages(model: ModelShape, n_rows: int, sample_rows: int | None = No
         return ()
     if model.is_dense:
         return (Stage(model.n_inducing, EVALUATIONS_PER_ITERATION * DENSE_ITERATIONS),)
-    schedule = schedule_of(model.approx, model.optimizer)
+    schedule = Schedules().of(model.approx, model.optimizer)
     climbs = schedule.climbs(schedule.stages(n_rows, sample_rows), n_rows)
     return tuple(
         Stage(climb.n_rows, EVALUATIONS_PER_ITERATION * climb.iterations + (STARTING_VALUES if climb.is_warm_up else 0))

@@ -48,11 +48,6 @@ class Memory:
     def total(self) -> float:
         return self.libraries + self.data + self.copies + self.workspace
 
-    @property
-    def above_data(self) -> float:
-        """What the fit adds to a process that has loaded the libraries and the data."""
-        return self.copies + self.workspace
-
 
 @dataclass(frozen=True)
 class Estimate:

@@ -1,5 +1,7 @@
 """Rows in and out of a model with learned noise: f as from one pass over all rows under the same noise process."""
 
+from copy import deepcopy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +13,8 @@ import sparsegp
 from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.noise.bound import BoundState
+
+pytestmark = pytest.mark.usefixtures("brief_learning")
 
 ROWS = ("vfe", "fitc", "pitc", "pic", "exact")
 
@@ -26,10 +30,17 @@ def labels_of(X):
     return np.digitize(X[:, 0], [-1.0, 1.0])
 
 
+FITTED = {}
+
+
 def fitted(approximation, X, y, **changes):
-    blocks = labels_of(X) if approximation in ("pitc", "pic") else None
-    chosen = {"n_inducing": 15, "n_noise_inducing": 8, "random_state": 0, "normalize": False, **changes}
-    return HeteroscedasticGPRegressor(approximation=approximation, **chosen).fit(X, y, blocks=blocks)
+    """A copy of the model, which is fitted once for all tests that ask for it."""
+    name = approximation, X.tobytes(), y.tobytes(), *sorted(changes.items())
+    if name not in FITTED:
+        blocks = labels_of(X) if approximation in ("pitc", "pic") else None
+        chosen = {"n_inducing": 15, "n_noise_inducing": 8, "random_state": 0, "normalize": False, **changes}
+        FITTED[name] = HeteroscedasticGPRegressor(approximation=approximation, **chosen).fit(X, y, blocks=blocks)
+    return deepcopy(FITTED[name])
 
 
 def of_batch(model, X):
