@@ -33,7 +33,8 @@ class AutoOptions:
     """
 
     small_candidates: tuple[str, ...] = ("exact",)
-    candidates: tuple[str, ...] = ("vfe", "pic")
+    candidates: tuple[str, ...] = ("pic",)
+    fading_candidates: tuple[str, ...] = ("vfe",)
     exact_rows: int = 1500
     fewest_to_judge: int = 200
     held_out_fraction: float = 0.2
@@ -122,7 +123,7 @@ def choose(question: Question, rows: Rows, scaling: Scaling) -> Choice:
         return Choice(question.approximation, n_inducing, (), _size_reason(n_inducing, n_rows, budget))
     names = _candidates(question, rows)
     if len(names) == 1:
-        return Choice(names[0], n_inducing, (), f"{n_rows} rows are few enough for the exact model")
+        return Choice(names[0], n_inducing, (), _only_reason(names[0], n_rows, question))
     seconds = options.trial_seconds if budget is None else options.budget_fraction * budget / len(names)
     # a generator of its own: the fit that follows draws what it would have drawn without trials
     train, held_out = _split(sample, np.random.default_rng(question.seed), options)
@@ -178,6 +179,8 @@ def _candidates(question: Question, rows: Rows) -> tuple[str, ...]:
     if few and not question.fades and isinstance(problem.inducing, str):
         judged = learns_noise and n_rows >= options.fewest_to_judge
         return options.small_candidates if judged else options.small_candidates[:1]
+    if question.fades or problem.optimizer == "srgp":
+        return options.fading_candidates
     return tuple(name for name in options.candidates if learns_noise or not name.startswith(LEARNED_NOISE))
 
 
@@ -296,6 +299,14 @@ def _reason(best: Trial, trials: tuple[Trial, ...], n_held_out: int) -> str:
         f"{best.approximation} {better} of {n_held_out:,} held-out rows: calibrated NLPD {best.nlpd:.3f} ({others}), "
         f"after {best.seconds:.3g} s on {best.n_rows:,} rows"
     )
+
+
+def _only_reason(name: str, n_rows: int, question: Question) -> str:
+    if name == "exact":
+        return f"{n_rows} rows are few enough for the exact model"
+    if question.fades:
+        return f"{name}: rows that fade leave a sum over rows, and no blocks of them"
+    return f"{name}: {n_rows:,} rows are too many for the exact model, and neighbours tell more than inducing inputs"
 
 
 def _size_reason(n_inducing: int, n_rows: int, budget: float | None) -> str:

@@ -53,16 +53,16 @@ class KernelOptions:
 
     candidates: tuple[str, ...] = ("matern32", "matern12", "se", "matern52")
     first_rounds: Rounds = field(
-        default_factory=lambda: Rounds(counts=(8, 8, 8), n_rows=300, iterations=40, n_judged=160, n_neighbours=64)
+        default_factory=lambda: Rounds(counts=(8, 8), n_rows=200, iterations=25, n_judged=100, n_neighbours=50)
     )
     rounds: Rounds = field(
-        default_factory=lambda: Rounds(counts=(8,), n_rows=300, iterations=20, n_judged=160, n_neighbours=64)
+        default_factory=lambda: Rounds(counts=(8,), n_rows=200, iterations=12, n_judged=50, n_neighbours=50)
     )
     least_noise_fraction: float = 1e-3
     most_rows: int = 1_000_000
-    budget_fraction: float = 0.12
+    budget_fraction: float = 0.15
     fewest_seconds: float = 4.0
-    judged_rows: int = 1000
+    judged_rows: int = 500
     n_cells: int = 8
     cell_rows: int = 300
     iterations: int = 20
