@@ -1,7 +1,7 @@
 """A forecast is location, scale and shape. The model gives location and scale; residuals of rows that it had not seen
 correct the scale, place by place, and give the shape."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,6 +31,11 @@ class Calibration:
     scale: LocalScale | None = None
     n_rows: int = 0
     gain: float = 0.0
+
+    def after(self, forecast: "Calibrated", y: ArrayLike, half_life: float, farthest: float) -> "Calibration":
+        """With the residuals of new rows, which were forecast before they were known; older ones fade."""
+        r = np.clip(forecast.residuals(y), -farthest, farthest)
+        return replace(self, shape=self.shape.after(r, half_life), n_rows=self.n_rows + len(r))
 
     def applied(self, forecast: Predictive, X: Tensor, target_mean: float, target_scale: float) -> "Calibrated":
         """The calibrated forecast at rows X, which are in the scaling of the model."""
@@ -95,13 +100,13 @@ class Calibrated:
         return quantiles
 
     def log_density(self, y: ArrayLike) -> Array:
-        return self.shape.log_density(self._residuals(y)) - np.log(self.unit)
+        return self.shape.log_density(self.residuals(y)) - np.log(self.unit)
 
     def cdf(self, y: ArrayLike) -> Array:
-        return self.shape.cdf(self._residuals(y))
+        return self.shape.cdf(self.residuals(y))
 
     def crps(self, y: ArrayLike) -> Array:
-        return self.unit * self.shape.crps(self._residuals(y))
+        return self.unit * self.shape.crps(self.residuals(y))
 
     def sample(self, n: int, rng: Generator) -> Array:
         draws: Array = self.mean[:, None] + self.unit[:, None] * self.shape.sample((len(self.mean), n), rng)
@@ -111,7 +116,8 @@ class Calibrated:
         noise: Array = self.noise_std[:, None] * rng.standard_normal(shape)
         return noise
 
-    def _residuals(self, y: ArrayLike) -> Array:
+    def residuals(self, y: ArrayLike) -> Array:
+        """r of each target."""
         residuals: Array = (checked_targets(y, self.mean) - self.mean) / self.unit
         return residuals
 

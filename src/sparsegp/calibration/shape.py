@@ -18,6 +18,8 @@ ROOT_TOLERANCE = 1e-14
 REACH = 38.0
 """Standard deviations beyond which a normal tail is no number."""
 NODES = np.linspace(-8.0, 0.0, 257)
+LEAST_SHRINKAGE = 0.5
+"""No step makes a part of a shape narrower than this times what it was."""
 
 _erfc: Callable[[Array], Array] = np.vectorize(math.erfc, otypes=[np.float64])
 
@@ -72,6 +74,22 @@ class Shape:
             log_scale = np.log(self.weight) - np.log(ROOT_2PI * self.width)
         parts: Array = log_scale - 0.5 * ((r[..., None] - self.location) / self.width) ** 2
         return parts
+
+    def after(self, r: Array, half_life: float) -> "Shape":
+        """The shape of a stream, with more residuals in it: a residual counts half after `half_life` more.
+
+        One step of expectation and maximisation. What the parts have seen is what they say, of as many residuals as
+        count for one whenever it is asked.
+        """
+        seen = self.responsibilities(r)
+        memory, kept = half_life / math.log(2.0), 0.5 ** (len(r) / half_life)
+        before = kept * memory * self.weight
+        count = before + seen.sum(axis=0)
+        total = before * self.location + seen.T @ r
+        squares = before * (self.width**2 + self.location**2) + seen.T @ r**2
+        location = total / count
+        width = np.sqrt(np.maximum(squares / count - location**2, (LEAST_SHRINKAGE * self.width) ** 2))
+        return Shape(count / count.sum(), location, width).centred()
 
     def cdf(self, r: Array) -> Array:
         below: Array = normal_cdf((r[..., None] - self.location) / self.width) @ self.weight

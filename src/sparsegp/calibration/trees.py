@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
+FEW_ROWS = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Trees:
@@ -28,8 +30,13 @@ class Trees:
         return cls(value, np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1)), np.zeros((0, 2)))
 
     def __call__(self, X: Array) -> Array:
-        out = np.full(len(X), self.base)
         powers = 1 << np.arange(self.columns.shape[1])
+        if len(X) <= FEW_ROWS:
+            # all trees at once: few rows spend more time in the loop than in the trees
+            leaf = (X[:, self.columns] > self.thresholds) @ powers
+            few: Array = self.base + self.leaves[np.arange(len(self.leaves)), leaf].sum(axis=1)
+            return few
+        out = np.full(len(X), self.base)
         for columns, thresholds, leaves in zip(self.columns, self.thresholds, self.leaves, strict=True):
             out += leaves[(X[:, columns] > thresholds) @ powers]
         return out

@@ -180,8 +180,20 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         batch = self._later_batch(given)
         block, labels = self._block_of(batch, given.blocks)
         if len(block):
-            self._assign_update(self._added(self.model_, block, labels).reported(), len(batch))
+            calibration = self._calibration_after(block, labels)
+            self._assign_update(self._added(self.model_, block, labels).reported(), len(batch), calibration)
         return self
+
+    def _calibration_after(self, block: Block, labels: ArrayLike | None) -> Calibration | None:
+        """New rows are forecast before the model has them: what they say of scale and shape is honest."""
+        before, scaling = self.calibration_, self.scaling_
+        if before is None:
+            return None
+        X = block.X
+        expected = before.applied(self.model_.forecast(X, labels, scaling), X, scaling.y_mean, scaling.y_scale)
+        target = block.y.double().cpu().numpy() * scaling.y_scale + scaling.y_mean
+        options = self.fit_options.calibration
+        return before.after(expected, target, options.half_life, options.farthest)
 
     def _added(self, model: Any, block: Block, labels: ArrayLike | None) -> Any:
         return model.add(block, labels)
@@ -194,11 +206,15 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             self._assign_update(self.model_.remove(block, labels), -len(batch))
         return self
 
-    def _assign_update(self, model: Any, n_new: int) -> None:
+    def _assign_update(self, model: Any, n_new: int, calibration: Calibration | None = None) -> None:
+        """Without a new calibration that of before stays."""
         info = {**self.info_, "innovations": model.innovations.summary()}
         window = getattr(self, "window", None)
         n_samples = self.n_samples_seen_ + n_new if window is None else model.n_rows
-        self.fitted_ = replace(self.fitted_, model=model, info=info, n_samples=n_samples, given=None)
+        calibration = self.calibration_ if calibration is None else calibration
+        self.fitted_ = replace(
+            self.fitted_, model=model, info=info, n_samples=n_samples, calibration=calibration, given=None
+        )
 
     def _later_batch(self, given: Given) -> Batch:
         named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
