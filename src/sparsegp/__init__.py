@@ -36,7 +36,7 @@ __all__ = [
     "serving",
 ]
 
-# Threads that wait for each other sleep (decisions/0045). OpenMP reads this when torch is loaded; afterwards it would
+# Threads that wait for each other sleep (decisions/0021). OpenMP reads this when torch is loaded; afterwards it would
 # tell other processes only, and sparsegp.parallel has another way.
 if "torch" not in modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -47,7 +47,7 @@ SHARED_ENTRIES = 2**20
 def sleep_while_waiting() -> None:
     """Threads of OpenMP that wait for each other sleep, unless the user has decided how they wait.
 
-    They would spin for some milliseconds, on cores that other processes want (decisions/0045). If torch was imported
+    They would spin for some milliseconds, on cores that other processes want (decisions/0021). If torch was imported
     before this package, OpenMP has read its variables already. GNU's one spins only while it has no more threads than
     cores: a second team, which sleeps for good, is more.
     """
