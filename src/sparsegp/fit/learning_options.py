@@ -20,6 +20,7 @@ class StartOptions:
     calls what it has not found yet noise.
     """
 
+    least_of_signal: float = 1e-8
     noise_floor: float = 1e-6
     noise_ceiling: float = 100.0
     least_noise_fraction: float = 0.005

@@ -146,7 +146,11 @@ def local_start(
         lambda: neighbourhoods.learn(left, hyper, limits, optimizer=optimizer, rng=rng, **watched)
     )
     hyper.clear_gradient()
-    return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
+    # neighbours that are nearly equal can do without noise; whole blocks of rows cannot be factored without any
+    with torch.no_grad():
+        signal = float(hyper.kernel.diagonal(block.X[:1].to(torch.float64)))
+    noise_var = max(float(hyper.noise_var), options.start.least_of_signal * signal) if learn_noise else start.noise_var
+    return Start(hyper.kernel, noise_var, tuple(results))
 
 
 @parallel.single()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Rows
+from sparsegp.errors import FactorizationError
 from sparsegp.kernels import Stationary
 from sparsegp.learn import adam, lbfgs, natural, srgp, stochastic
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
@@ -298,17 +299,25 @@ def choose_noise(objective: Valued, hyper: Hyperparameters, deadline: Deadline |
     """
     if not hyper.log_noise_var.requires_grad:
         return
-    best, given = objective.value(hyper), hyper.log_noise_var.detach().clone()
+    best, given = _value(objective, hyper), hyper.log_noise_var.detach().clone()
     for factor in NOISE_FACTORS:
         if is_over(deadline):
             return
         before = hyper.log_noise_var.detach().clone()
         hyper.log_noise_var.data = given + math.log(factor)
-        value = objective.value(hyper)
-        if not value > best:
+        value = _value(objective, hyper)
+        if value < best or value == best > -math.inf:
             hyper.log_noise_var.data = before
             return
         best = value
+
+
+def _value(objective: Valued, hyper: Hyperparameters) -> float:
+    """Of the objective; minus infinity where so little noise leaves a matrix that cannot be factored."""
+    try:
+        return objective.value(hyper)
+    except FactorizationError:
+        return -math.inf
 
 
 def choose_lengthscales(
@@ -327,5 +336,5 @@ def choose_lengthscales(
         if values and is_over(deadline):
             break
         kernel.log_lengthscales.data = given + math.log(factor)
-        values[factor] = objective.value(hyper)
+        values[factor] = _value(objective, hyper)
     kernel.log_lengthscales.data = given + math.log(max(values, key=lambda factor: values[factor]))
