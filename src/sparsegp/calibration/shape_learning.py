@@ -40,6 +40,7 @@ class Start:
 class ShapeOptions:
     """Which mixtures are tried, from few parameters to many, and which coverages must hold, within `errors_short`
     standard errors. The size of few residuals is known as if by `pseudo_unit` more of size 1.
+    `tail` of a residual is in a part twice as wide as the farthest of them, or as `least_tail`.
 
     Residuals that are nearly equal, by `cell` of asinh(r/`cell_centre`), are counted together.
     """
@@ -57,6 +58,8 @@ class ShapeOptions:
         ),
     )
     pseudo_unit: float = 20.0
+    tail: float = 0.1
+    least_tail: float = 3.0
     n_folds: int = 5
     iterations: int = 300
     tolerance: float = 1e-6
@@ -190,7 +193,15 @@ def _likeliest(r: Array, count: Array, start: Start, unit: float, options: Shape
         if now - before < options.tolerance:
             break
         before = now
-    return shape.centred()
+    return _with_tail(shape.centred(), r, n, unit, options)
+
+
+def _with_tail(shape: Shape, r: Array, n: float, unit: float, options: ShapeOptions) -> Shape:
+    """A little of a wide part, for rows farther out than any residual so far."""
+    share, width = options.tail / (n + options.tail), 2.0 * max(float(np.abs(r).max()), options.least_tail * unit)
+    return Shape(
+        np.append((1.0 - share) * shape.weight, share), np.append(shape.location, 0.0), np.append(shape.width, width)
+    )
 
 
 def _scores(shape: Shape, r: Array) -> Array:

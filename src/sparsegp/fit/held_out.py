@@ -53,6 +53,10 @@ class Residuals:
     def __len__(self) -> int:
         return len(self.y)
 
+    def take(self, index: Any) -> "Residuals":
+        weight = None if self.weight is None else self.weight[index]
+        return Residuals(self.X[torch.from_numpy(index)], self.y[index], self.mean[index], self.std[index], weight)
+
     @property
     def surroundings(self) -> Array:
         return surroundings(self.X.double().cpu().numpy(), self.mean, self.std)
@@ -92,10 +96,14 @@ def _holding_out(
         yield _of_all(replace(last, reason=None), len(train), rows)
     assert last is not None
     seen = Residuals.of(last.model, held_out.all)
-    scale = None
-    if options.kind != SHAPE and len(seen) >= options.fewest_for_scale // 5:
+    scale, judged = None, seen
+    if options.kind != SHAPE and len(rows) >= options.fewest_for_scale:
         scale = _local_scale(last.model, train, options, rng)
-    calibration, report = chosen(seen, scale, options, rng)
+        if scale is None and len(seen) >= options.fewest_for_scale:
+            # a model of a part of its rows leaves none out: some rows held out give the scale, the others judge it
+            first = rng.random(len(seen)) < options.fraction_for_scale
+            scale, judged = _scale_of(seen.take(first), options, rng), seen.take(~first)
+    calibration, report = chosen(judged, scale, options, rng)
     model, exact = last.model, False
     if last.is_exact and within.pass_seconds(len(rows)) < max(budget.remaining, 0.0):
         model, exact = _filled(last.model, rows), True
@@ -211,9 +219,13 @@ def _local_scale(
         left = model.left_out(rows)
     except SparseGPError:
         return None
-    index = np.sort(rng.choice(len(rows), min(len(rows), options.scale_rows), replace=False))
-    mean, std, y = (values.numpy()[index] for values in (left.mean, left.var.sqrt(), left.y))
-    near = Residuals(rows.all.X[torch.from_numpy(index)], y, mean, std)
+    mean, std, y = (values.numpy() for values in (left.mean, left.var.sqrt(), left.y))
+    return _scale_of(Residuals(rows.all.X, y, mean, std), options, rng)
+
+
+def _scale_of(near: Residuals, options: CalibrationOptions, rng: np.random.Generator) -> LocalScale | None:
+    """Trees for the size of residuals; None where nothing but chance is found."""
+    near = near.take(np.sort(rng.choice(len(near), min(len(near), options.scale_rows), replace=False)))
     size = np.abs(near.standardized(options.farthest_for_scale))
     size += options.offset * (float(np.median(size)) or 1.0)
     found = trees.grown(near.surroundings, size, rng, options.trees)

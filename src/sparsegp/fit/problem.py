@@ -118,6 +118,7 @@ class CalibrationOptions:
     most_held_out: int = 20_000
     fewest_for_scale: int = 1_000
     scale_rows: int = 30_000
+    fraction_for_scale: float = 0.6
     offset: float = 0.01
     strengths: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5)
     farthest: float = 50.0
