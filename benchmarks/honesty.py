@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.cells import Cell, Cells, is_wanted, run_method, store, stored_cells
 from benchmarks.honesty_peers import COVERAGES, set_sizes
 from benchmarks.honesty_peers import NAME as PEERS
+from benchmarks.markdown import machine_line, markdown_table
 from benchmarks.methods import Method
 from benchmarks.real_data import load_split
 from benchmarks.results import console, number, print_table, read_results
@@ -41,6 +42,7 @@ DEVELOPMENT = (
 LIMITS = {"protein": 0.05, "coads_slp": -0.90, "bike_noleak": -0.50, "kin40k": -1.25, "flights_nyc2013": -0.1}
 """NLPD within 60 s."""
 MANY_TEST_ROWS = 2_000
+SHOWN = ("lightgbm", "catboost", "gpboost")
 QUICK_SETS, QUICK_ROWS = 2, 1_200
 DEFAULT = Method(
     "default",
@@ -109,6 +111,47 @@ def broken_limits(cells: Cells, peers: Cells) -> list[str]:
     if near and np.mean(near) < 0.8:
         broken.append(f"RMSE within 1.03 of the better of LightGBM and GPBoost on {sum(near)} of {len(near)}, not 80 %")
     return broken
+
+
+def table(document: dict[str, Any]) -> str:
+    """For the docs: ours beside the peers, with what was chosen and what was not met."""
+    cells, peers = document["cells"], read_results(PEERS).get("cells", {})
+    rows, machine = [], {}
+    for name, by_method in sorted(cells.items()):
+        cell, others = by_method[DEFAULT.name], peers.get(name, {})
+        machine = cell["machine"]
+        shown = f"{name}*" if name in DEVELOPMENT else name
+        if "error" in cell:
+            rows.append([shown, cell["error"][:60], *([""] * 10)])
+            continue
+        rows.append(
+            [
+                shown + (" (few values)" if cell["discrete"] else ""),
+                f"{cell['approximation']}, {cell['kernel']}, {cell['calibration'].get('kind')}",
+                *(number(score) for score in (cell["nlpd"], *(_of(others, peer, "nlpd") for peer in SHOWN))),
+                *(
+                    number(score)
+                    for score in (cell["rmse"], _of(others, "lightgbm", "rmse"), _of(others, "gpboost", "rmse"))
+                ),
+                number(cell["crps"]),
+                number(cell["coverage_95"]),
+                number(cell["seconds"], 0),
+            ]
+        )
+    columns = ["set", "chosen", "NLPD", *(f"NLPD {peer}" for peer in SHOWN), "RMSE", "RMSE lightgbm", "RMSE gpboost"]
+    broken = "".join(f"- {line}\n" for line in broken_limits(cells, peers))
+    shortfalls = f"\nLimits of `make honesty` that do not hold:\n\n{broken}" if broken else ""
+    return (
+        machine_line(machine)
+        + "\n"
+        + markdown_table([*columns, "CRPS", "95 % coverage", "seconds"], rows)
+        + "\n* development sets\n"
+        + shortfalls
+    )
+
+
+def _of(others: dict[str, Cell], peer: str, score: str) -> float | None:
+    return others.get(peer, {}).get(score)
 
 
 def _summary(cell: Cell) -> str:

@@ -98,10 +98,13 @@ def test_predict_writes_what_the_model_says_row_by_row(folder, model):
 def test_evaluate_gives_the_scores(folder, model):
     report = run_json("evaluate", model, "test.csv")
     loaded, (X, y) = sparsegp.load(model), columns(table(40, 3))
-    mean, std = loaded.predict(X, return_std=True)
-    expected = sparsegp.metrics.summary(y, mean, std)
-    for name in ("rmse", "nlpd", "crps", "coverage_95", "width_95"):
-        assert report[name] == pytest.approx(expected[name], rel=1e-8)
+    forecast = loaded.forecast(X)
+    low, high = forecast.interval(0.95)
+    assert report["rmse"] == pytest.approx(sparsegp.metrics.rmse(y, forecast.mean), rel=1e-8)
+    assert report["nlpd"] == pytest.approx(-forecast.log_density(y).mean(), rel=1e-8)
+    assert report["crps"] == pytest.approx(forecast.crps(y).mean(), rel=1e-8)
+    assert report["coverage_95"] == pytest.approx(((low <= y) & (y <= high)).mean())
+    assert report["width_95"] == pytest.approx((high - low).mean(), rel=1e-8)
 
 
 def test_update_counts_every_batch_once(folder, model):

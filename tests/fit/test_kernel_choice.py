@@ -183,7 +183,7 @@ def scored(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("budget", "tried"), [(10.0, []), (60.0, ["Matern32", "Matern12"]), (None, ["Matern32", "Matern12"])]
+    ("budget", "tried"), [(10.0, []), (50.0, ["Matern32", "Matern12"]), (None, ["Matern32", "Matern12"])]
 )
 def test_a_budget_bounds_the_choice(budget, tried, scored):
     X, y = drawn(SMOOTH, 60)

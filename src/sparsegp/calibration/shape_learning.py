@@ -89,8 +89,8 @@ def learned(
     Coverage is looked at on residuals that the shape was not learned from. Where it fails, the shape is widened.
     """
     options = options or ShapeOptions()
-    if not len(r):
-        return LearnedShape(Shape.gaussian(), np.zeros(0), 0.0, 1.0)
+    if len(r) < min((start.fewest for start in options.starts), default=1):
+        return LearnedShape(Shape.gaussian(), Shape.gaussian().log_density(r), 0.0, 1.0)
     cells, unit = _Cells.of(r, weight, rng, options), _unit(r, options)
     plain = cells.left_out([Shape.gaussian()] * len(cells.folds))
     best, judged = Shape.gaussian(), plain

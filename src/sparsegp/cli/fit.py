@@ -66,7 +66,7 @@ def fit(
     features: options.Features = None,
     model: options.ModelKind = "sparse",
     approximation: options.Approximation = None,
-    kernel: options.Kernel = "se",
+    kernel: options.Kernel = "auto",
     n_inducing: options.Inducing = 512,
     power: options.Power = 0.5,
     n_blocks: options.Blocks = None,

@@ -55,7 +55,7 @@ def compare(
     test: Annotated[Path | None, typer.Option(help="Table of test rows. Default: a random part of the data.")] = None,
     test_fraction: Annotated[float, typer.Option(help="Part of the rows to test on, without --test.")] = 0.2,
     features: options.Features = None,
-    kernel: options.Kernel = "se",
+    kernel: options.Kernel = "auto",
     n_inducing: options.Inducing = 512,
     power: options.Power = 0.5,
     n_blocks: options.Blocks = None,

@@ -51,11 +51,6 @@ class AutoOptions:
     row_visits: float = 4e6
     visits_per_second: float = 8e4
 
-    @property
-    def longest_trials(self) -> float:
-        """Seconds that all trials of a fit without a budget may take."""
-        return self.trial_seconds * len(self.candidates)
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -184,11 +184,10 @@ def _warnings_of(
 def _of_choice(estimator: SparseGPRegressor, model: ModelShape, estimates: tuple[Estimate, ...]) -> Iterator[str]:
     if not is_auto(estimator.approximation) or all(e.where != MEMORY for e in estimates):
         return
-    options = estimator.fit_options.auto
-    limit = options.budget_fraction * estimator.time_budget if estimator.time_budget else options.longest_trials
+    few = estimator.fit_options.auto.exact_rows
     yield (
-        f"This is the cost of {model.approx.name!r}. With rows in memory approximation={AUTO!r} first tries "
-        f"others for up to {duration(limit)} and may take a dearer one: name it to have its cost."
+        f"This is the cost of {model.approx.name!r}. With rows in memory approximation={AUTO!r} is 'exact' up to "
+        f"{few:,} rows and 'pic' above, which is dearer: name it to have its cost."
     )
 
 
