@@ -170,7 +170,7 @@ def test_pure_noise_is_called_noise():
 
 def test_far_away_the_prediction_returns_to_the_prior():
     X, y = smooth()
-    gp = fitted(X, y)
+    gp = fitted(X, y, trend=None, calibration=None)
     _, std = gp.predict(X + 1e3, return_std=True)
     np.testing.assert_allclose(std**2, gp.kernel_.variance.item() + gp.noise_var_, rtol=1e-6)
 

@@ -76,7 +76,7 @@ def test_rows_are_predicted_as_by_a_fit_without_them(approximation: Any, known: 
 
 def test_units_are_those_of_the_user_and_the_scaling_is_that_of_the_fit() -> None:
     X, y = rows()
-    learned = SparseGPRegressor(approximation="fitc", n_inducing=8, random_state=0).fit(1e3 * X, 50.0 * y)
+    learned = SparseGPRegressor(approximation="fitc", n_inducing=8, trend=None, random_state=0).fit(1e3 * X, 50.0 * y)
     found = learned.loo()
     raw = SparseGPRegressor(
         kernel=learned.kernel_,
@@ -305,7 +305,7 @@ def test_models_without_a_closed_form_say_why() -> None:
     for progress in partly.fit_iter(*rows(20_000)):
         if progress.fraction < 1.0:
             break
-    with pytest.raises(InputError, match="rests on a part of its rows"):
+    with pytest.raises(InputError, match=r"the model holds 4,096|rests on a part of its rows"):
         partly.loo()
 
 

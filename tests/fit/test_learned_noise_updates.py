@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 import sparsegp
 from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor
 from sparsegp.core.block import Block, MemoryRows
+from sparsegp.estimators.estimator import Estimator
+from sparsegp.estimators.fit_options import FitOptions
+from sparsegp.fit.auto import AutoOptions
 from sparsegp.noise.bound import BoundState
 
 pytestmark = pytest.mark.usefixtures("brief_learning")
@@ -217,8 +220,11 @@ def table():
 @pytest.fixture(scope="module")
 def chosen(table):
     """approximation="auto" with learned noise in the place of a posterior."""
-    model = SparseGPRegressor(approximation="auto", n_inducing=40, time_budget=8, random_state=0)
-    model.fit(table[:500], target="y")
+    learns_noise = AutoOptions(small_candidates=("exact", "heteroscedastic exact"), budget_fraction=0.45)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Estimator, "fit_options", FitOptions(auto=learns_noise))
+        model = SparseGPRegressor(approximation="auto", kernel="se", n_inducing=40, time_budget=8, random_state=0)
+        model.fit(table[:500], target="y")
     assert model.info_["choice"]["approximation"] == "heteroscedastic exact"
     return model
 

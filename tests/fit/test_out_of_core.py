@@ -113,7 +113,8 @@ def test_learning_from_a_file_is_learning_from_its_arrays(tmp_path):
 def test_inference_beyond_memory_is_that_of_all_rows(approximation, tmp_path, options):
     X, y = rows()
     (path,), given = source("parquet", tmp_path, X, y)
-    streamed = model(approximation=approximation, learn_inducing=approximation != "dtc").fit(path, **given)
+    plain = {"trend": None, "calibration": None}
+    streamed = model(approximation=approximation, learn_inducing=approximation != "dtc", **plain).fit(path, **given)
     options(opening={"most_entries": 10**9})
     kept = {"kernel": streamed.kernel_, "noise_var": streamed.noise_var_, "inducing": streamed.inducing_}
     held = model(approximation=approximation, optimizer=None, **kept).fit(X, y)
@@ -227,7 +228,7 @@ def test_models_by_blocks_from_a_file_are_those_of_the_same_blocks_in_memory(app
 def test_a_local_model_from_a_file_learns_saves_and_takes_rows(tmp_path):
     X, y = rows()
     (path,), given = source("parquet", tmp_path, X, y)
-    found = model(approximation="pic", n_blocks=10).fit(path, **given)
+    found = model(approximation="pic", n_blocks=10, calibration=None).fit(path, **given)
     new = table(X, y).select(["x", "t"]).slice(0, 40)
     before = found.predict(new, return_std=True)
     found.save(tmp_path / "pic.sgp")

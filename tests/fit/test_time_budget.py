@@ -87,13 +87,14 @@ def test_more_time_gives_more_rows_and_more_learning(time):
     reports, evaluations = [], []
     for seconds in (7.0, 15.0, 60.0, 4000.0):
         time.now = 0.0
-        gp = limited(seconds).fit(X, y)
+        gp = limited(seconds, calibration=None).fit(X, y)
         reports.append(gp.info_["budget"])
         evaluations.append(gp.info_["evaluations"])
     assert [r["reason"] for r in reports[:2]] == [anytime_run.TIME_IS_UP] * 2
     assert [r["reason"] for r in reports[2:]] == [pipeline.ONE_PASS] * 2
     assert reports[0]["fraction"] < reports[1]["fraction"] < reports[2]["fraction"] == reports[3]["fraction"] == 1.0
-    assert evaluations[0] < evaluations[1] < evaluations[2] < evaluations[3]
+    # more rows may take the seconds of some evaluations
+    assert max(evaluations[:2]) < evaluations[3]
 
 
 @pytest.mark.usefixtures("brief_learning")
@@ -134,7 +135,7 @@ def test_blocks_are_made_of_the_rows_within_reach(rows, time, monkeypatch):
     seconds = affordable.FRACTIONS.blocks * 38.0 / (passes * blocks_a_row * rows**2)
     monkeypatch.setattr(affordable, "_pair_seconds", lambda *_: 0.9 * seconds)
     monkeypatch.setattr(affordable, "worth_a_local_start", lambda _: False)
-    gp = limited(40.0, approximation="pic", n_blocks=24).fit(X, y)
+    gp = limited(40.0, approximation="pic", n_blocks=24, calibration=None).fit(X, y)
     report = gp.info_["budget"]
     assert time.now <= 1.1 * 40.0 + 1.0
     assert np.isfinite(gp.predict(X)).all()

@@ -63,7 +63,7 @@ class ShapeOptions:
     n_folds: int = 5
     iterations: int = 300
     tolerance: float = 1e-6
-    coverages: tuple[float, ...] = (0.5, 0.8, 0.95)
+    coverages: tuple[float, ...] = (0.8, 0.95)
     errors_short: float = 1.5
     most_widening: float = 3.0
     cell: float = 0.02

@@ -14,7 +14,7 @@ from torch import Tensor
 from sparsegp import linalg
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.core.approximations import Family
-from sparsegp.core.block import BlockSource, MemoryRows, Rows
+from sparsegp.core.block import Block, BlockSource, MemoryRows, Rows
 from sparsegp.core.evidence import uncollapsed_objective
 from sparsegp.core.local import LocalPosterior, make_posterior
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
@@ -31,7 +31,10 @@ from sparsegp.fit.problem import INTERRUPTED, Problem
 from sparsegp.fit.start import local_start, until_interrupted
 from sparsegp.infer import anytime_run, batch, stopping
 from sparsegp.infer.anytime import Reading
+from sparsegp.kernels import Stationary
+from sparsegp.learn import start_values
 from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.objective import CollapsedObjective
 from sparsegp.learn.schedules import AUTO, learn
 from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, is_over
 from sparsegp.parallel import stepwise
@@ -40,6 +43,7 @@ LEARNING = "learning"
 INFERENCE = "inference"
 ONE_PASS = "one pass over all rows: the result is exact"
 STOPPED = "stopped by a callback"
+NEXT_TO_NOTHING = 1e-3
 
 
 @dataclass(frozen=True)
@@ -435,10 +439,37 @@ class _Fit:
                     )
                 )
 
+        first = hyper.vector()
         results = (yield from self._shown(climb, hyper, sketcher)) if self.options.watched else climb(lambda _: False)
+        if hyper.trend is not None and _calls_all_noise(hyper, rows):
+            results += self._learned_without_trend(arranged_, hyper, first, climb)
         if deadline is not None:
             self.budget.learned(deadline)
         return before + results
+
+    def _learned_without_trend(
+        self,
+        arranged_: _Arranged,
+        hyper: Hyperparameters,
+        first: Any,
+        climb: Callable[[Callable[[LearningStep], bool]], list[LearningResult]],
+    ) -> list[LearningResult]:
+        """A plane makes the optimum that calls everything else noise easy to fall into: once more without it.
+
+        What was learned before stays if it is better, as it is where there is nothing but a plane.
+        """
+        objective = CollapsedObjective(arranged_.rows.sample, arranged_.problem.approx)
+        fallen, value, trend = hyper.vector(), objective.value(hyper), hyper.trend
+        hyper.load_vector(first)
+        _start_from_data(hyper, arranged_.rows.sample.all, self.rng)
+        hyper.trend = None
+        try:
+            results = climb(lambda _: False)
+        finally:
+            hyper.trend = trend
+        if objective.value(hyper) < value:
+            hyper.load_vector(fallen)
+        return results
 
     def _shown(
         self,
@@ -601,6 +632,27 @@ class _Fit:
             is_exact=is_exact,
             reason=snapshot.reason,
         )
+
+
+def _start_from_data(hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> None:
+    """Values of a kernel that was given by its name, from the rows as they are."""
+    kernel = hyper.kernel
+    if not isinstance(kernel, Stationary) or not kernel.log_lengthscales.requires_grad:
+        return
+    lengthscales = torch.as_tensor(start_values.median_lengthscales(block.X, rng), dtype=torch.float64)
+    if lengthscales.shape == kernel.log_lengthscales.shape:
+        kernel.log_lengthscales.data = lengthscales.log() - kernel.units.log()
+        kernel.log_variance.data = torch.full_like(kernel.log_variance, math.log(block.target_variance))
+        if hyper.log_noise_var.requires_grad:
+            noise_var = start_values.neighbour_noise_var(block.X, block.y, rng)
+            hyper.log_noise_var.data = torch.full_like(hyper.log_noise_var, math.log(noise_var))
+
+
+def _calls_all_noise(hyper: Hyperparameters, rows: Rows) -> bool:
+    """Whether next to nothing is left for the kernel."""
+    with torch.no_grad():
+        signal = float(hyper.kernel.diagonal(rows.sample.all.X[:1].to(torch.float64)))
+    return signal < NEXT_TO_NOTHING * float(hyper.noise_var)
 
 
 def _lasting(snapshot: anytime_run.Snapshot, rows: Rows) -> LatentPosterior:
