@@ -77,9 +77,8 @@ def test_costs_of_the_table_are_ordered_as_its_residuals():
 
 def test_stages_are_those_of_a_fit_and_evaluations_its_most():
     X = np.random.default_rng(0).standard_normal((1500, 2))
-    fitted = SparseGPRegressor(approximation="vfe", n_inducing=10, calibration=None, random_state=0).fit(
-        X, np.sin(3 * X[:, 0]) + X[:, 1]
-    )
+    given = {"approximation": "vfe", "n_inducing": 10, "trend": None, "calibration": None, "random_state": 0}
+    fitted = SparseGPRegressor(**given).fit(X, np.sin(3 * X[:, 0]) + X[:, 1])
     stages = cost.learning_stages(model(n_rows=1500), 1500)
     assert [stage.n_rows for stage in stages] == [stage.n_rows for stage in fitted.info_["stages"]]
     assert fitted.info_["evaluations"] < 1.2 * sum(stage.evaluations for stage in stages)
