@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sparsegp.calibration.shape import Shape
+from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.shape_learning import ShapeOptions, learned
 
 STANDARD = Shape.gaussian()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sparsegp import SparseGPRegressor
-from sparsegp.calibration.shape import Shape
+from sparsegp.calibration.mixture import Shape
 
 
 def stream(n, noise_std, seed):

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
-from sparsegp.calibration.shape import Shape
 from sparsegp.core.predictive import (
     Array,
     Generator,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegp.calibration.shape import Array, Shape, normal_cdf
+from sparsegp.calibration.mixture import Array, Shape, normal_cdf
 
 SCORES = np.linspace(-9.0, 0.0, 2001)
 LOG_TAILS = np.log(normal_cdf(SCORES))

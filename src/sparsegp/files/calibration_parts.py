@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
-from sparsegp.calibration.shape import Shape
 from sparsegp.calibration.trees import Trees
 from sparsegp.errors import ModelFileError
 from sparsegp.files import schema

@@ -30,7 +30,7 @@ from sparsegp.fit.model import Found, Model
 from sparsegp.fit.pipeline import Progress
 from sparsegp.fit.problem import SCALE, SHAPE, CalibrationOptions, Problem
 from sparsegp.fit.scaling import Scaling
-from sparsegp.infer import batch
+from sparsegp.infer import anytime_run, batch
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Residuals:
 
 def steps(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
     """The steps of the pipeline; where the problem asks for it, the last model comes with a calibration."""
-    if problem.calibration is None:
+    if problem.calibration is None or problem.noise is not None or problem.committee is not None:
         return pipeline.steps(problem, rows, budget)
     if _can_hold_out(problem, rows):
         assert isinstance(rows, MemoryRows)
@@ -82,7 +82,7 @@ def _can_hold_out(problem: Problem, rows: Rows) -> bool:
     if options is None or not isinstance(rows, MemoryRows) or len(rows) < options.fewest_to_hold_out:
         return False
     takes_rows = approx.family is Family.INDUCING and (approx.is_local or not approx.by_block)
-    return takes_rows and problem.window is None and problem.labels is None and problem.committee is None
+    return takes_rows and problem.window is None and problem.labels is None
 
 
 def _holding_out(
@@ -114,7 +114,12 @@ def _holding_out(
                 calibration = replace(calibration, scale=again.with_strength(calibration.scale.strength))
     info = {**last.info, "calibration": {"held_out": len(seen), **report}}
     done = replace(last, model=model, info=info, calibration=calibration, log_evidence=model.log_evidence)
-    yield replace(done, rows_seen=rows.total_weight, fraction=1.0) if exact else _of_all(done, len(train), rows)
+    if exact:
+        yield replace(done, rows_seen=rows.total_weight, fraction=1.0)
+        return
+    # one pass over the rows that were not held out is not one over all of them
+    reason = anytime_run.TIME_IS_UP if last.reason in (pipeline.ONE_PASS, anytime_run.EXACT) else last.reason
+    yield _of_all(replace(done, reason=reason), len(train), rows)
 
 
 def _of_all(progress: Progress, n_train: int, rows: MemoryRows) -> Progress:

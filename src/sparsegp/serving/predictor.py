@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
-from sparsegp.calibration.shape import Shape
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files import calibration_parts, model_file
 from sparsegp.files.schema import INDUCING, SPARSE, Kernel, Model, Scaling, Trend

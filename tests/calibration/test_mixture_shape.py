@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from scipy.integrate import quad
 
-from sparsegp.calibration.shape import Shape, normal_cdf
+from sparsegp.calibration.mixture import Shape, normal_cdf
 
 SKEWED = Shape(np.array([0.2, 0.5, 0.3]), np.array([1.5, -0.3, -0.5]), np.array([0.7, 0.2, 1.4]))
 SHAPES = {"standard": Shape.gaussian(), "narrow": Shape.gaussian(0.3), "skewed": SKEWED, "long": SKEWED.stretched(40.0)}
