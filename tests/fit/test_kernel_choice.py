@@ -12,7 +12,7 @@ from sparsegp.fit import kernel_choice
 from sparsegp.fit.kernel_choice import KernelOptions
 from sparsegp.fit.problem import Start
 from sparsegp.learn.hyperparameters import Hyperparameters
-from sparsegp.learn.neighbourhoods import Rounds
+from sparsegp.learn.neighbourhoods import Rounds, predicted_by_neighbours
 
 pytestmark = pytest.mark.usefixtures("every_kernel")
 
@@ -147,9 +147,28 @@ def test_a_kernel_that_cannot_be_factorised_is_of_no_use(monkeypatch):
 def test_rows_that_are_there_twice_do_not_hide_the_kernel():
     """Without noise between the copies the likeliest noise is none, and the likeliest lengthscale nothing."""
     X, y = drawn(SMOOTH, 100, noise_std=0.3)
-    X, y = np.concatenate([X, X]), np.concatenate([y, y])
-    model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=20, random_state=0).fit(X, y)
-    assert type(model.kernel_).__name__ in ("SquaredExponential", "Matern52")
+    model = SparseGPRegressor(approximation="vfe", kernel="auto", n_inducing=20, random_state=0)
+    once = type(model.fit(X, y).kernel_).__name__
+    twice = type(model.fit(np.concatenate([X, X]), np.concatenate([y, y])).kernel_).__name__
+    assert once == twice
+    assert once in SLEEK
+
+
+def test_a_copy_does_not_tell_a_row():
+    X, y = drawn(SMOOTH, 40, noise_std=0.3)
+    hyper = Hyperparameters(SMOOTH, 0.09, torch.zeros(1, 1, dtype=torch.float64))
+    rows = torch.arange(40)
+    once = Block(torch.from_numpy(X), torch.from_numpy(y))
+    twice = Block.concat([once, once])
+    with torch.no_grad():
+        alone = predicted_by_neighbours(once, hyper, rows, 39)
+        beside_copies = predicted_by_neighbours(Block.concat([once, once.take(rows[:1])]), hyper, rows[:1], 39)
+        # without any other inputs, equal ones are all there is
+        same = Block(torch.zeros(3, 1, dtype=torch.float64), torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64))
+        mean, _ = predicted_by_neighbours(same, hyper, torch.tensor([0]), 39)
+    np.testing.assert_allclose(beside_copies[0], alone[0][:1], rtol=1e-10)
+    assert float(mean) > 1.0
+    assert len(twice.distinct()) == 40
 
 
 @pytest.mark.parametrize("n", [1, 3])

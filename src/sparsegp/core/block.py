@@ -71,6 +71,11 @@ class Block:
             None if self.weight is None else self.weight[index],
         )
 
+    def distinct(self) -> "Block":
+        """Each row once: of rows with equal inputs and targets the first, with its own weight."""
+        _, first = np.unique(equal_rows(torch.column_stack([self.X, self.y]).double().cpu().numpy()), return_index=True)
+        return self if len(first) == len(self) else self.take(torch.from_numpy(np.sort(first)))
+
     @property
     def weights(self) -> Tensor:
         """The weight of each row."""
@@ -92,6 +97,14 @@ class Addable(Protocol):
     """What sums are made of."""
 
     def __add__(self, other: Any, /) -> Self: ...
+
+
+def equal_rows(columns: Any) -> Any:
+    """A number for each row of a numpy array, the same for equal rows."""
+    key, rng = np.zeros(len(columns)), np.random.default_rng(0)
+    for k in range(columns.shape[1]):
+        key += rng.uniform(1.0, 2.0) * columns[:, k]
+    return np.unique(key, return_inverse=True)[1]
 
 
 class BlockStore(Protocol):

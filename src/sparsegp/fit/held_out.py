@@ -18,7 +18,7 @@ from sparsegp.calibration.calibration import Calibration
 from sparsegp.calibration.scale import LocalScale, surroundings
 from sparsegp.calibration.shape_learning import LearnedShape
 from sparsegp.core.approximations import Family
-from sparsegp.core.block import Block, MemoryRows, Rows
+from sparsegp.core.block import Block, MemoryRows, Rows, equal_rows
 from sparsegp.core.local import LocalPosterior
 from sparsegp.core.predictive import Array
 from sparsegp.errors import SparseGPError
@@ -163,7 +163,7 @@ def _left_out(model: Any, problem: Problem, rows: Rows) -> Residuals:
 def divided(rows: MemoryRows, options: CalibrationOptions, rng: np.random.Generator) -> tuple[MemoryRows, MemoryRows]:
     """Rows to fit and rows held out, each in their order. Rows with equal inputs stay together."""
     wanted = min(options.most_held_out, round(options.held_out_fraction * len(rows)))
-    group = _groups(rows.all.X.double().cpu().numpy())
+    group = equal_rows(rows.all.X.double().cpu().numpy())
     size = np.bincount(group)
     order = rng.permutation(len(size))
     # a group larger than what is wanted stays in the fit
@@ -174,14 +174,6 @@ def divided(rows: MemoryRows, options: CalibrationOptions, rng: np.random.Genera
         held[:] = False
         held[rng.choice(len(rows), wanted, replace=False)] = True
     return rows.subset(torch.from_numpy(np.flatnonzero(~held))), rows.subset(torch.from_numpy(np.flatnonzero(held)))
-
-
-def _groups(X: Array) -> Any:
-    """A number for each row, the same for rows with equal inputs."""
-    key, rng = np.zeros(len(X)), np.random.default_rng(0)
-    for k in range(X.shape[1]):
-        key += rng.uniform(1.0, 2.0) * X[:, k]
-    return np.unique(key, return_inverse=True)[1]
 
 
 def chosen(

@@ -109,6 +109,8 @@ def best_start(
         return next(iter(starts))
     if len(block) > options.most_rows:
         block = block.take(torch.from_numpy(np.sort(rng.choice(len(block), options.most_rows, replace=False))))
+    # the likeliest noise between copies is none, and the likeliest lengthscale then nothing
+    block = block.distinct()
     seed, begun = int(rng.integers(2**31)), time.perf_counter()
     first = next(iter(starts.values()))
     limits = options.start.limits(block, first.noise_var, options.least_noise_fraction * first.noise_var)

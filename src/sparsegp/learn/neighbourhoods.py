@@ -129,14 +129,21 @@ def held_out_log_density(block: Block, hyper: Hyperparameters, judged: Tensor, n
 def predicted_by_neighbours(
     block: Block, hyper: Hyperparameters, judged: Tensor, n_neighbours: int
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the targets of some rows, each predicted by the exact GP on its nearest other rows."""
+    """Mean and variance of the targets of some rows, each predicted by the exact GP on its nearest other rows.
+
+    Rows with the same inputs are left out with it, as long as others remain: a copy would give the target away.
+    """
     metric = kernel_metric(hyper.kernel, block.X.shape[1]).to(block.X)
-    X, size = block.X * metric, min(n_neighbours + 1, len(block))
-    noise_var = hyper.noise_var
+    X, noise_var = block.X * metric, hyper.noise_var
 
     def moments(row: int) -> tuple[float, float]:
-        nearest = _nearest(X, X[row], size)
-        others = nearest[nearest != row]
+        distance = (X - X[row]).square_().sum(1)
+        apart = int((distance > 0).sum())
+        if apart:
+            distance[distance == 0] = torch.inf
+        else:
+            distance[row] = torch.inf
+        others = distance.topk(min(n_neighbours, apart or len(X) - 1), largest=False).indices
         posterior = ExactPosterior.build(hyper.kernel, block.take(others), noise_var)
         mean, var = posterior.marginals(block.X[row : row + 1])
         return float(mean), float(var + (noise_var if block.noise_var is None else block.noise_var[row]))
