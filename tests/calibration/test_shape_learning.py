@@ -107,3 +107,14 @@ def test_intervals_that_held_too_few_are_widened():
     found = learned(r, rng, None, narrow)
     assert found.widened > 1.0
     assert coverage(found.shape, r, 0.95) >= 0.95
+
+
+def test_residuals_within_limits_have_a_flat_top():
+    """Uniform residuals: close to the density of the uniform, and intervals that hold what they say."""
+    rng = np.random.default_rng(3)
+    half = np.sqrt(3.0)
+    shape = learned(rng.uniform(-half, half, 5_000), rng).shape
+    fresh = rng.uniform(-half, half, 20_000)
+    assert -shape.log_density(fresh).mean() < np.log(2.0 * half) + 0.035
+    for level in (0.5, 0.8, 0.95):
+        assert coverage(shape, fresh, level) == pytest.approx(level, abs=0.02)

@@ -56,6 +56,16 @@ class ShapeOptions:
             pseudo_width=2.0,
             least_width=0.03,
         ),
+        # targets within limits leave residuals with a flat top and no tails
+        Start(
+            tuple(0.31 * k for k in range(-5, 6)),
+            (0.2,) * 11,
+            200,
+            1.0,
+            pseudo_weight=0.5,
+            pseudo_width=2.0,
+            least_width=0.03,
+        ),
     )
     pseudo_unit: float = 20.0
     tail: float = 0.1
@@ -92,17 +102,19 @@ def learned(
     if len(r) < min((start.fewest for start in options.starts), default=1):
         return LearnedShape(Shape.gaussian(), Shape.gaussian().log_density(r), 0.0, 1.0)
     cells, unit = _Cells.of(r, weight, rng, options), _unit(r, options)
-    plain = cells.left_out([Shape.gaussian()] * len(cells.folds))
-    best, judged = Shape.gaussian(), plain
+    plain = Shape.gaussian()
+    best, widened, judged = _widened(plain, [plain] * len(cells.folds), cells, options)
     for start in options.starts:
         if len(r) < start.fewest:
             break
-        found = cells.left_out([_likeliest(cells.values, rest, start, unit, options) for rest in cells.rests])
-        gain, error = cells.gain(found, judged)
+        left_out = [_likeliest(cells.values, rest, start, unit, options) for rest in cells.rests]
+        shape = _likeliest(cells.values, cells.count, start, unit, options)
+        found, factor, density = _widened(shape, left_out, cells, options)
+        gain, error = cells.gain(density, judged)
         if gain > start.errors_better * error:
-            judged, best = found, _likeliest(cells.values, cells.count, start, unit, options)
-    widened = _widening(judged, cells, options)
-    return LearnedShape(best.stretched(widened), cells.of_rows(judged.density), cells.gain(judged, plain)[0], widened)
+            best, widened, judged = found, factor, density
+    gain, _ = cells.gain(judged, plain.log_density(cells.values))
+    return LearnedShape(best, cells.of_rows(judged), gain, widened)
 
 
 def calibrated_log_density(
@@ -111,14 +123,6 @@ def calibrated_log_density(
     """Of each row, with a shape learned from the others: what forecasts are worth once they are calibrated."""
     r = np.clip((y - mean) / std, -farthest, farthest)
     return learned(r, rng).densities - np.log(std)
-
-
-@dataclass(frozen=True)
-class _LeftOut:
-    """Log density and normal score (how far out a residual is) at every cell, fold by fold: arrays [folds, cells]."""
-
-    density: Array
-    score: Array
 
 
 @dataclass(frozen=True)
@@ -152,10 +156,6 @@ class _Cells:
         """What is left without each fold."""
         yield from self.count - self.folds
 
-    def left_out(self, shapes: list[Shape]) -> _LeftOut:
-        density = np.stack([shape.log_density(self.values) for shape in shapes])
-        return _LeftOut(density, np.stack([_scores(shape, self.values) for shape in shapes]))
-
     def of_rows(self, values: Array) -> Array:
         """What an array [folds, cells] says of each residual."""
         of_rows: Array = values[self.place]
@@ -164,9 +164,9 @@ class _Cells:
     def mean(self, values: Array) -> float:
         return float((self.folds * values).sum() / self.folds.sum())
 
-    def gain(self, found: _LeftOut, other: _LeftOut) -> tuple[float, float]:
-        """By how much the mean density is better, and the standard error of that."""
-        gain, n = found.density - other.density, self.folds.sum()
+    def gain(self, density: Array, other: Array) -> tuple[float, float]:
+        """By how much the mean log density is better, and the standard error of that."""
+        gain, n = density - other, self.folds.sum()
         mean = self.mean(gain)
         return mean, math.sqrt(self.mean((gain - mean) ** 2) / max(n - 1.0, 1.0))
 
@@ -212,16 +212,30 @@ def _scores(shape: Shape, r: Array) -> Array:
     return score
 
 
-def _widening(judged: _LeftOut, cells: _Cells, options: ShapeOptions) -> float:
-    """The factor by which central intervals must grow to hold as many residuals as they should, within chance."""
-    order = judged.score.ravel().argsort()
-    score, below = judged.score.ravel()[order], cells.folds.ravel()[order].cumsum()
+def _widened(shape: Shape, left_out: list[Shape], cells: _Cells, options: ShapeOptions) -> tuple[Shape, float, Array]:
+    """The shape with intervals that hold what they should, the factor, and the log density of rows left out then.
+
+    `left_out` are the shapes learned without each fold; the density is an array [folds, cells].
+    """
+    factor = _widening(shape, np.stack([_scores(one, cells.values) for one in left_out]), cells, options)
+    density = np.stack([one.stretched(factor).log_density(cells.values) for one in left_out])
+    return shape.stretched(factor), factor, density
+
+
+def _widening(shape: Shape, score: Array, cells: _Cells, options: ShapeOptions) -> float:
+    """The factor by which central intervals must grow to hold as many residuals as they should, within chance.
+
+    `score` says how far out a residual of each cell is, as the size of a standard normal value, fold by fold.
+    """
+    order = score.ravel().argsort()
+    sizes, below = score.ravel()[order], cells.folds.ravel()[order].cumsum()
     n, factor = float(below[-1]), 1.0
     for coverage in options.coverages:
         wanted = -float(np.interp(math.log(0.5 - 0.5 * coverage), LOG_TAILS, SCORES))
-        held = cells.mean((judged.score <= wanted).astype(np.float64))
+        held = cells.mean((score <= wanted).astype(np.float64))
         if held < coverage - options.errors_short * math.sqrt(coverage * (1.0 - coverage) / n):
-            enough = int(np.searchsorted(below, min(n, math.ceil((n + 1.0) * coverage))))
-            factor = max(factor, float(score[enough]) / wanted)
+            enough = float(sizes[int(np.searchsorted(below, min(n, math.ceil((n + 1.0) * coverage))))])
+            (low, high), (lower, higher) = (shape.from_normal(np.array([-g, g])) for g in (wanted, enough))
+            factor = max(factor, (higher - lower) / (high - low))
     # few residuals tell little about a tail
     return 1.0 + (min(factor, options.most_widening) - 1.0) * n / (n + options.pseudo_unit)
