@@ -16,10 +16,10 @@ demo: $(STAMP)  ## real flights: fit under a budget, evaluate, update with new r
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)  ## the test suite without the slow experiments
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-all: $(STAMP)  ## everything, the slow experiments included
-	$(BIN)/python -m pytest -n auto -m ''
+	$(BIN)/python -m pytest -n auto --dist worksteal -m ''
 
 check: $(STAMP)  ## lint, format, types, import layers
 	$(BIN)/ruff check .

@@ -140,7 +140,8 @@ def test_ctrl_c_saves_the_best_model_so_far(tmp_path, given, all_rows):
     X = rng.uniform(-3.0, 3.0, (8000, 4))
     y = np.sin(3.0 * X).sum(axis=1) + 0.1 * rng.standard_normal(len(X))
     pq.write_table(pa.table({**{f"x{d}": X[:, d] for d in range(4)}, "y": y}), tmp_path / "large.parquet")
-    process = start(tmp_path, "fit", "large.parquet", "-t", "y", "-o", "early.sgp", "-m", "200", "-v", "--json", *given)
+    settings = ("-t", "y", "--kernel", "se", "-m", "200", *given)
+    process = start(tmp_path, "fit", "large.parquet", "-o", "early.sgp", "-v", "--json", *settings)
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("[sparsegp]"):

@@ -267,6 +267,7 @@ def test_verbose_prints_progress(capsys):
     assert "log evidence per row" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("brief_learning")
 def test_passes_the_checks_of_scikit_learn():
     check_estimator(
         SparseGPRegressor(approximation="vfe", random_state=0),

@@ -1,5 +1,6 @@
 """approximation="auto" and n_inducing="auto"."""
 
+from copy import deepcopy
 from time import perf_counter
 
 import numpy as np
@@ -12,8 +13,10 @@ from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit import auto, kept
 from sparsegp.fit.auto import AutoOptions, Question
+from sparsegp.fit.learning_options import LearningOptions
 from sparsegp.fit.problem import NoiseSpec, Problem, Start
 from sparsegp.kernels import SquaredExponential
+from sparsegp.learn.neighbourhoods import Rounds
 
 pytestmark = pytest.mark.usefixtures("short_start")
 
@@ -215,12 +218,18 @@ def noisy_waves(n=500, seed=3):
     return X, np.sin(X[:, 0]) + (0.02 + 0.1 * X[:, 0]) * rng.standard_normal(n)
 
 
-@pytest.fixture
-def noisy_model(options):
-    options(auto={"trial_seconds": 5.0})
+@pytest.fixture(scope="module")
+def chosen_noise():
+    few = Rounds(counts=(3, 3), n_rows=100, iterations=20, n_judged=60, n_neighbours=40)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Estimator, "fit_options", FitOptions(auto=LEARNS_NOISE))
+        given = FitOptions(auto=LEARNS_NOISE, learning=LearningOptions(rounds=few))
+        patch.setattr(Estimator, "fit_options", given)
         return SparseGPRegressor(approximation="auto", kernel="se", random_state=0).fit(*noisy_waves(300))
+
+
+@pytest.fixture
+def noisy_model(chosen_noise):
+    return deepcopy(chosen_noise)
 
 
 def test_noise_that_varies_is_chosen_where_it_predicts_better(noisy_model):
@@ -350,11 +359,11 @@ def test_wrong_parameters_are_refused_before_the_trials(quick, monkeypatch, wron
 
 
 def test_a_chosen_model_with_learned_noise_reports_its_budget(options):
-    options(auto={"small_candidates": LEARNS_NOISE.small_candidates})
-    model = SparseGPRegressor(time_budget=20.0, random_state=0).fit(*noisy_waves(300))
+    options(auto={"small_candidates": LEARNS_NOISE.small_candidates, "trial_seconds": 60.0})
+    model = SparseGPRegressor(time_budget=600.0, random_state=0).fit(*noisy_waves(300))
     assert model.info_["choice"]["approximation"] == "heteroscedastic exact"
     budget = model.info_["budget"]
-    assert (budget["asked"], budget["fraction"], budget["rows_seen"]) == (20.0, 1.0, 300)
+    assert (budget["asked"], budget["fraction"], budget["rows_seen"]) == (600.0, 1.0, 300)
     assert budget["reason"] == "all rows were visited"
 
 

@@ -80,11 +80,16 @@ def lesson_of(row: str, seconds: float, n_experts: int = 12) -> Any:
     return learned, lesson, clock, executor
 
 
-@pytest.mark.parametrize("row", ["exact", "vfe"])
+@pytest.fixture(scope="module", params=["exact", "vfe"])
+def unhurried(request: pytest.FixtureRequest) -> Any:
+    """A row and its lesson without a limit."""
+    return request.param, *lesson_of(request.param, 1e9)
+
+
 @pytest.mark.parametrize("fraction", [0.3, 0.7])
-def test_learning_leaves_time_for_the_inference_of_all_experts(row: str, fraction: float) -> None:
+def test_learning_leaves_time_for_the_inference_of_all_experts(unhurried: Any, fraction: float) -> None:
     """Of the seconds that learning takes without a limit, some: it ends early, and inference fits in the rest."""
-    free, lesson, clock, _ = lesson_of(row, 1e9)
+    row, free, lesson, clock, _ = unhurried
     needed = lesson.inference_work / 1e6
     short, _, used, _ = lesson_of(row, fraction * clock.now + needed)
     evaluations = [sum(stage.evaluations for stage in learned.results) for learned in (short, free)]
