@@ -244,7 +244,9 @@ class Model:
 
     def joint_forecast(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> Joint:
         mean, cov = scaling.raw_moments(*self.joint(X, blocks))
-        return Joint(Gaussian(mean, cov.diagonal(), self.noise_var * scaling.y_scale**2), cov)
+        if isinstance(self.posterior, NystromPosterior) and not self.posterior.clip:  # no covariance: shown as it is
+            return Joint(Gaussian(mean, cov.diagonal(), self.noise_var * scaling.y_scale**2), cov)
+        return Joint.of(self.forecast(X, blocks, scaling), cov)
 
     def add(self, block: Block, labels: ArrayLike | None = None) -> "Model":
         state, kept, blocking = self.filter_state, self.kept, self.blocking
@@ -493,8 +495,8 @@ class LearnedNoiseModel:
         return NoiseMixture(*moments, *self._log_noise(X, scaling))
 
     def joint_forecast(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> Joint:
-        mean, cov = scaling.raw_moments(*self.mean.joint(X, blocks))
-        return Joint(NoiseMixture(mean, cov.diagonal(), *self._log_noise(X, scaling)), cov)
+        _, cov = scaling.raw_moments(*self.mean.joint(X, blocks))
+        return Joint.of(self.forecast(X, blocks, scaling), cov)
 
     def _log_noise(self, X: Tensor, scaling: Scaling) -> tuple[Array, Array]:
         """Mean and variance of g at each row, for squared units of the user's y."""
