@@ -12,6 +12,7 @@ from pyarrow import csv
 
 import sparsegp
 from sparsegp import SparseGPRegressor, files, kernels
+from sparsegp.cli.output import shown
 from sparsegp.cli.predict import _writer
 
 
@@ -102,3 +103,37 @@ def test_a_result_that_replaces_a_model_waits_for_its_updates(folder, program, m
     assert code == 0, err
     assert json.loads(out)["model"] == "model.sgp"
     assert seen == ["model.sgp"]
+
+
+HOSTILE = ("a[/red]", "[bold]x", "\x1b]0;title\x07\x1b[2J", "\u202etxt", "$\\frac{")
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=["markup", "style", "escape", "direction", "formula"])
+def test_names_from_outside_are_shown_as_they_are_and_steer_nothing(folder, program, name):
+    """Of a column, of a batch and of a file, in every command that prints or draws them."""
+    csv.write_csv(table(30, 1, name), folder / "named.csv")
+    write_model(folder / "named.sgp", name)
+    batch = folder / f"{name.replace('/', '|')}.csv"
+    csv.write_csv(table(30, 2, name), batch)
+    for arguments in (
+        ("fit", "named.csv", "-t", "y", "-a", "vfe", "-m", "5", "-o", "fitted.sgp", "--time-budget", "0.01"),
+        ("update", "named.sgp", batch.name, "--batch-id", name),
+        ("predict", "named.sgp", batch.name, "-o", f"{batch.stem}-out.csv"),
+        ("evaluate", "named.sgp", batch.name),
+        ("plan", "named.csv", "-t", "y"),
+        ("report", "named.sgp", batch.name, "-o", "page.html", "--title", name),
+    ):
+        code, out, err = program(folder, *arguments, COLUMNS="300")
+        assert code == 0, (arguments, err)
+        assert not {"\x1b", "\x07", "\u202e"} & {*out, *err}
+        if arguments[0] == "update":
+            assert shown(name) in out
+    code, _, err = program(folder, "update", "named.sgp", f"missing{name}.csv".replace("/", "|"))
+    assert code == 1
+    assert not {"\x1b", "\x07", "\u202e"} & {*err}
+
+
+def test_a_file_name_that_is_no_text_can_be_shown():
+    assert shown("run-\udcff.csv") == "run-\\udcff.csv"
+    assert shown("line\none", keep="\n") == "line\none"
+    assert shown("Größe [m²] 温度") == "Größe [m²] 温度"

@@ -40,7 +40,9 @@ def test_equal_weights_of_any_size_of_the_default_model(weight):
     check(model.fit(X, y, sample_weight=np.full(60, weight)))
 
 
-@pytest.mark.parametrize("given", [{"noise_var": np.full(60, 1e-12)}, {"sample_weight": 10.0 ** rng.uniform(-12, 12, 60)}])
+@pytest.mark.parametrize(
+    "given", [{"noise_var": np.full(60, 1e-12)}, {"sample_weight": 10.0 ** rng.uniform(-12, 12, 60)}]
+)
 @pytest.mark.parametrize("name", ["exact", "sod", "sor", "dtc", "vfe", "fitc", "pitc", "pic", "pep"])
 def test_every_approximation(name, given):
     model = SparseGPRegressor("se", name, n_inducing=15, n_blocks=4, noise_var=None, optimizer=None, random_state=0)

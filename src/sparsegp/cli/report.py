@@ -12,7 +12,7 @@ import typer
 
 from sparsegp.cli import options, table_columns
 from sparsegp.cli.fit import Settings
-from sparsegp.cli.output import note, print_json, show, show_rows
+from sparsegp.cli.output import note, print_json, show, show_rows, shown
 from sparsegp.cli.watch import INTERRUPTED, watched
 from sparsegp.errors import InputError, SparseGPError
 from sparsegp.whole_file import destination
@@ -192,7 +192,7 @@ def plan(
     if as_json:
         print_json(found.to_dict())
     else:
-        print(found)
+        print(shown(found, keep="\n"))
 
 
 def _counts(text: str) -> list[int]:

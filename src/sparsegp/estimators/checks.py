@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsegp.data import Batch, Place, Source, is_read_in_batches, open_inputs, open_source, whole_batch
+from sparsegp.data.batches import USABLE_WEIGHTS, usable_weights
 from sparsegp.errors import InputError
 from sparsegp.estimators.fitted import Columns
 
@@ -91,6 +92,11 @@ def require_width(estimator: Any, n_features: int) -> None:
 def batch_of(X: Array, y: Array, noise_var: Any, sample_weight: Any) -> Batch:
     """Checked rows with their noise variances and weights, where there are any."""
     weight = row_vector(sample_weight, len(y), "sample_weight", allow_zero=True)
+    if weight is not None and not usable_weights(weight).all():
+        row = int(np.flatnonzero(~usable_weights(weight))[0])
+        raise InputError(
+            f"sample_weight must be {USABLE_WEIGHTS}; row {row} has {weight[row]:g}. Divide all of them by one number."
+        )
     noise = row_vector(noise_var, len(y), "noise_var", allow_zero=False)
     return Batch(X, y, noise, weight, ARGUMENTS)
 
