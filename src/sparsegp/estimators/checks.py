@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsegp.data import Batch, Place, Source, is_read_in_batches, open_inputs, open_source, whole_batch
+from sparsegp.data.arrays import require_unmasked
 from sparsegp.data.batches import USABLE_WEIGHTS, usable_weights
 from sparsegp.errors import InputError
 from sparsegp.estimators.fitted import Columns
@@ -158,6 +159,7 @@ def _column(X: Any, name: str) -> Any:
 
 def as_frame(X: Any) -> Any:
     """pyarrow tables as pandas frames, which scikit-learn reads with their column names; anything else as it is."""
+    require_unmasked(X, "X")
     is_arrow = type(X).__module__.partition(".")[0] == "pyarrow"
     return X.to_pandas() if is_arrow and hasattr(X, "to_pandas") else X
 
@@ -179,6 +181,7 @@ def require_finite(X: Array, names: Sequence[str] | None) -> None:
 
 def require_finite_target(y: Any) -> None:
     """Every numeric target finite; anything that is not a vector of numbers is left to scikit-learn's own checks."""
+    require_unmasked(y, "y")
     y = np.asarray(y)
     if y.ndim != 1 or y.dtype.kind != "f":
         return
@@ -203,6 +206,7 @@ def row_vector(values: Any, n_rows: int, name: str, *, allow_zero: bool) -> Arra
     """A finite, non-negative (or positive) number for each row, or None when not given."""
     if values is None:
         return None
+    require_unmasked(values, name)
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 0:
         array = np.full(n_rows, float(array))

@@ -26,7 +26,7 @@ from sparsegp.core.trend import Trend
 from sparsegp.data import DiskRows
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.fit import kept as kept_rows
-from sparsegp.fit.blocking import Blocking, require_blocks, require_labels
+from sparsegp.fit.blocking import NO_BLOCK, Blocking, require_blocks, require_labels
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import recursive, revise
@@ -229,7 +229,12 @@ class Model:
         require_blocks(self.approx, blocks)
         if self.blocking is None or not self.approx.is_local:
             return None
-        return self.blocking.labels(X, blocks)
+        labels = self.blocking.labels(X, blocks)
+        if blocks is None:
+            return labels
+        # Each label without training rows is a block of its own: rows go together only with those of the same label.
+        own = torch.from_numpy(np.unique(np.asarray(blocks), return_inverse=True)[1])
+        return torch.where(labels == NO_BLOCK, NO_BLOCK - own, labels)
 
     def marginals(self, X: Tensor, blocks: ArrayLike | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at each row."""
