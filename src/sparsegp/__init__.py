@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sparsegp import files, kernels, metrics, report, serving
-    from sparsegp.errors import FactorizationError, FingerprintError, InputError, ModelFileError, SparseGPError
+    from sparsegp.errors import (
+        FactorizationError,
+        FingerprintError,
+        InputError,
+        ModelFileError,
+        OutputError,
+        SparseGPError,
+    )
     from sparsegp.estimators.committee_regressor import CommitteeGPRegressor
     from sparsegp.estimators.heteroscedastic_regressor import HeteroscedasticGPRegressor
     from sparsegp.estimators.loading import load
@@ -24,6 +31,7 @@ __all__ = [
     "HeteroscedasticGPRegressor",
     "InputError",
     "ModelFileError",
+    "OutputError",
     "Progress",
     "SparseGPError",
     "SparseGPRegressor",
@@ -49,6 +57,7 @@ _HOMES = {
     "HeteroscedasticGPRegressor": "sparsegp.estimators.heteroscedastic_regressor",
     "InputError": "sparsegp.errors",
     "ModelFileError": "sparsegp.errors",
+    "OutputError": "sparsegp.errors",
     "Progress": "sparsegp.fit.pipeline",
     "SparseGPError": "sparsegp.errors",
     "SparseGPRegressor": "sparsegp.estimators.sparse",

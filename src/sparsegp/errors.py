@@ -23,3 +23,7 @@ class NegativeVarianceError(SparseGPError, ArithmeticError):
 
 class ModelFileError(SparseGPError, ValueError):
     """A model file that cannot be written or read: not one, damaged, altered, or made by a newer version."""
+
+
+class OutputError(SparseGPError, OSError):
+    """A file that cannot be written; what was there before is unchanged."""

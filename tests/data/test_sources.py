@@ -168,7 +168,7 @@ def test_nan_in_a_row_group_is_named(tmp_path: Path) -> None:
     [
         ({"y": np.inf}, r"row 0: the target is inf"),
         ({"noise": 0.0}, r"the noise variance is 0; expected finite and > 0"),
-        ({"weight": -1.0}, r"the weight is -1; expected finite and >= 0"),
+        ({"weight": -1.0}, r"the weight is -1; expected 0, or between"),
         ({"weight": 0.0}, r"Every sample_weight is zero"),
         ({"age": None}, r"column 'age' is NaN or missing"),
     ],

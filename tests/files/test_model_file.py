@@ -320,6 +320,14 @@ def test_values_that_are_not_finite_are_neither_written_nor_read(path, vfe_file)
     assert not path.exists()
 
 
+def test_a_file_whose_std_is_no_number_is_refused(path, vfe_file):
+    description, arrays = container.read(vfe_file)
+    description["mean_noise_var"], description["scaling"]["target_scale"] = 1e308, 1e10
+    container.write(path, description, arrays)
+    with pytest.raises(ModelFileError, match="variance"):
+        sparsegp.load(path)
+
+
 def test_loading_runs_no_pickle(vfe_file, monkeypatch):
     def refuse(*given, **options):
         raise AssertionError("pickle was used")

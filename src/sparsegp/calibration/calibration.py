@@ -135,8 +135,9 @@ class CalibratedJoint(Joint):
     @property
     def cov(self) -> Array:
         """Covariance of y at all rows; its diagonal is that of the calibrated forecasts."""
-        shrunk = self.rows.f_std / self.rows.base.f_std
-        cov: Array = shrunk[:, None] * self.f_cov * shrunk
+        f_std = self.rows.base.f_std
+        shrunk = np.divide(self.rows.f_std, f_std, out=np.ones_like(f_std), where=f_std > 0.0)
+        cov: Array = np.outer(shrunk, shrunk) * self.f_cov
         cov[np.diag_indices_from(cov)] = self.rows.var
         return cov
 

@@ -11,6 +11,7 @@ from sparsegp.cli import options, table_columns
 from sparsegp.cli.output import note, show
 from sparsegp.cli.watch import INTERRUPTED, watched
 from sparsegp.errors import InputError
+from sparsegp.whole_file import destination
 
 if TYPE_CHECKING:
     from sparsegp.data import Source
@@ -79,7 +80,7 @@ def fit(
     verbose: options.Verbose = False,
 ) -> None:
     """Fit a model to a table and save it. Ctrl-C saves the best model so far."""
-    options.require_folder(output)
+    destination(output)  # found out before the work
     source = table_columns.open_table(
         data, target, table_columns.names_in(features), weight=weight, noise_var=noise_var
     )
@@ -100,7 +101,8 @@ def _fit_and_save(
     table_columns.name_columns(model, source, target)
     # Also for a model of a part of the rows: they must not come a second time.
     files.record_batches(model, table_columns.content_id(source))
-    model.save(output)
+    with files.locked(output):  # no update is between its reading and its writing
+        model.save(output)
     choice = model.info_.get("choice", {})
     result = {
         "model": str(output),

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from sparsegp.cli.fit import fit
+from sparsegp.cli.output import note
 from sparsegp.cli.predict import evaluate, predict
 from sparsegp.cli.report import compare, plan, report
 from sparsegp.cli.update import merge, update
@@ -46,5 +47,5 @@ def main() -> None:
     try:
         app()
     except (SparseGPError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
+        note(f"Error: {error}")
         sys.exit(USER_ERROR)

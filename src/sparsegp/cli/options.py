@@ -6,8 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from sparsegp.errors import InputError
-
 # Written out so that completion answers without torch; the tests hold them against the package.
 MODELS = ("sparse", "heteroscedastic", "committee")
 KERNELS = ("se", "matern12", "matern32", "matern52", "rq", "auto")
@@ -47,12 +45,6 @@ def count_or_auto(text: str) -> int | str:
         return int(text)
     except ValueError:
         raise typer.BadParameter(f"expected a whole number or {AUTO!r}; got {text!r}.") from None
-
-
-def require_folder(output: Path) -> None:
-    """Find out before the work that a result could not be written."""
-    if not output.resolve().parent.is_dir():
-        raise InputError(f"The folder of {output} does not exist. Create it first, or give another path.")
 
 
 Data = Annotated[Path, typer.Argument(help="Parquet or CSV file, or a folder of them.")]

@@ -2,8 +2,22 @@
 
 import json
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+UNSHOWN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+"""Categories of characters that steer a terminal, turn the direction of text, or are no text at all."""
+
+
+def shown(text: Any, keep: str = "") -> str:
+    """Text from outside as it may go to a terminal: what would steer it is written as \\x1b, \\u202e and so on."""
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if unicodedata.category(character) in UNSHOWN and character not in keep
+        else character
+        for character in str(text)
+    )
 
 
 def show(title: str, result: Mapping[str, Any], as_json: bool) -> None:
@@ -13,9 +27,9 @@ def show(title: str, result: Mapping[str, Any], as_json: bool) -> None:
         return
     from rich.table import Table
 
-    table = Table(title=title, show_header=False)
+    table = Table(title=_cell(title), show_header=False)
     for name, value in result.items():
-        table.add_row(name.replace("_", " "), _text(value))
+        table.add_row(_cell(name.replace("_", " ")), _cell(_text(value)))
     _print(table)
 
 
@@ -23,11 +37,11 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[s
     """A table of several results; what a row does not have stays empty."""
     from rich.table import Table
 
-    table = Table(title=title)
+    table = Table(title=_cell(title))
     for k, name in enumerate(columns):
-        table.add_column(name.replace("_", " "), justify="left" if k == 0 else "right")
+        table.add_column(_cell(name.replace("_", " ")), justify="left" if k == 0 else "right")
     for row in rows:
-        table.add_row(*[_text(row.get(name)) for name in columns])
+        table.add_row(*[_cell(_text(row.get(name))) for name in columns])
     _print(table)
 
 
@@ -37,13 +51,20 @@ def print_json(result: Any) -> None:
 
 def note(text: str) -> None:
     """Something to know, beside the result."""
-    print(text, file=sys.stderr)
+    print(shown(text, keep="\n"), file=sys.stderr)
 
 
 def _print(table: Any) -> None:
     from rich.console import Console
 
     Console().print(table)
+
+
+def _cell(text: str) -> Any:
+    """Text, not markup: brackets are brackets."""
+    from rich.text import Text
+
+    return Text(shown(text))
 
 
 def _text(value: Any) -> str:

@@ -62,6 +62,7 @@ def _writer(output: Path | None) -> Iterator[Write]:
     from pyarrow import csv
 
     from sparsegp.data import files
+    from sparsegp.whole_file import replacing
 
     schema = pa.schema([(name, pa.float64()) for name in ("mean", "std", "lower", "upper")])
     if output is None:
@@ -70,14 +71,9 @@ def _writer(output: Path | None) -> Iterator[Write]:
         return
     if not output.name.endswith((".csv", *files.PARQUET_SUFFIXES)):
         raise InputError(f"--output must end in .csv or {' or '.join(files.PARQUET_SUFFIXES)}; got {output}.")
-    temporary = output.with_name(f".{output.name}.part")
     kind = csv.CSVWriter if output.name.endswith(".csv") else pq.ParquetWriter
-    try:
-        with kind(temporary, schema) as out:
-            yield lambda columns: out.write(pa.table(columns, schema))
-        temporary.replace(output)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(output) as file, kind(file, schema) as out:
+        yield lambda columns: out.write(pa.table(columns, schema))
 
 
 def evaluate(

@@ -12,9 +12,10 @@ import typer
 
 from sparsegp.cli import options, table_columns
 from sparsegp.cli.fit import Settings
-from sparsegp.cli.output import note, print_json, show, show_rows
+from sparsegp.cli.output import note, print_json, show, show_rows, shown
 from sparsegp.cli.watch import INTERRUPTED, watched
 from sparsegp.errors import InputError, SparseGPError
+from sparsegp.whole_file import destination
 
 if TYPE_CHECKING:
     from sparsegp.data import Batch
@@ -32,7 +33,7 @@ def report(
     as_json: options.Json = False,
 ) -> None:
     """Write a page with scores, warnings, pictures and assumptions. Give rows that the model has not seen."""
-    options.require_folder(output)
+    destination(output)  # found out before the work
     import sparsegp
     from sparsegp import report as pages
 
@@ -191,7 +192,7 @@ def plan(
     if as_json:
         print_json(found.to_dict())
     else:
-        print(found)
+        print(shown(found, keep="\n"))
 
 
 def _counts(text: str) -> list[int]:

@@ -40,12 +40,14 @@ def update(
         raise InputError(f"--batch-id names one batch; {len(data)} files were given. Send them one by one.")
     if separate and output is None:
         raise InputError("--separate needs --output: the file for the model of the new rows alone.")
-    if output is not None and output.exists():
-        raise InputError(f"{output} exists. To add rows to it: sparsegp update {output} FILES (nothing counts twice).")
     from sparsegp import files
 
     destination = output or model
     with files.locked(destination), table_columns.named_columns():
+        if output is not None and output.exists():  # within the lock: of two processes, one finds it there
+            raise InputError(
+                f"{output} exists. To add rows to it: sparsegp update {output} FILES (nothing counts twice)."
+            )
         fitted, reports = _opened(model, separate), []
         if noise_var is not None and fitted.model_.learns_noise:
             raise InputError("--noise-var is not for a model with learned noise: it knows the noise of every place.")
@@ -106,13 +108,14 @@ def merge(
     import sparsegp
     from sparsegp import SparseGPRegressor, files
 
-    first, *others = (sparsegp.load(path) for path in models)
-    if not isinstance(first, SparseGPRegressor):
-        raise InputError(f"{models[0]} holds a {type(first).__name__}, which cannot be merged.")
-    for other in others:
-        first.merge(other)  # models that do not go together at all say so first
-        files.require_disjoint(first, other)
-        files.record_batches(first, *files.batch_ids(other))
-    first.save(output)
+    with files.locked(output):  # it may be one of the models
+        first, *others = (sparsegp.load(path) for path in models)
+        if not isinstance(first, SparseGPRegressor):
+            raise InputError(f"{models[0]} holds a {type(first).__name__}, which cannot be merged.")
+        for other in others:
+            first.merge(other)  # models that do not go together at all say so first
+            files.require_disjoint(first, other)
+            files.record_batches(first, *files.batch_ids(other))
+        first.save(output)
     rows = int(first.n_samples_seen_)
     show("Merged", {"model": str(output), "models": len(models), "rows_in_model": rows}, as_json)

@@ -25,6 +25,8 @@ CHUNK_ROWS = 4096
 PAIR_ROWS = CHUNK_ROWS // 16
 ROOT_STEPS = 100
 ROOT_TOLERANCE = 1e-13
+TRACE_TOLERANCE = 2e-15
+"""Eigenvalues of a covariance as negative as this, of its trace, are zeros."""
 
 
 class Predictive(Protocol):
@@ -285,6 +287,11 @@ class Joint:
     rows: Predictive
     f_cov: Array
 
+    @classmethod
+    def of(cls, rows: "Gaussian | NoiseMixture", f_cov: Array) -> "Joint":
+        """With a covariance as it was computed. It becomes one, with the variances of the rows on its diagonal."""
+        return cls(rows, as_covariance(f_cov, rows.f_var))
+
     @property
     def latent(self) -> "Joint":
         return Joint(self.rows.latent, self.f_cov)
@@ -305,6 +312,35 @@ class Joint:
         root = vectors * np.sqrt(np.clip(values, 0.0, None))
         draws: Array = self.mean[:, None] + root @ rng.standard_normal((len(self.mean), n))
         return draws + self.rows.noise_sample((len(self.mean), n), rng)
+
+
+def as_covariance(matrix: Array, var: Array) -> Array:
+    """The positive semi-definite matrix with the diagonal `var` that has the correlations of `matrix`.
+
+    Differences of nearly equal numbers leave errors the size of the prior's last digits, and variances may be smaller
+    than that. What is negative then is lifted to zero; the variances are those of the rows one by one, which are safe.
+    """
+    matrix = 0.5 * (matrix + matrix.T)
+    tolerance = TRACE_TOLERANCE * max(float(np.trace(matrix)), 0.0)
+    lifted = matrix + _lift(matrix, tolerance) * np.eye(len(matrix))
+    own = lifted.diagonal()
+    # Never stretched, which would stretch what rounding left too: what a diagonal lacks is added to it alone.
+    scale = np.sqrt(np.divide(var, own, out=np.zeros_like(var), where=own > 0.0).clip(max=1.0))
+    cov: Array = np.outer(scale, scale) * lifted
+    cov[np.diag_indices_from(cov)] = var
+    return cov
+
+
+def _lift(matrix: Array, tolerance: float) -> float:
+    """What the diagonal needs so that no direction has a negative variance: nothing, if that is only rounding."""
+    if matrix.diagonal().min(initial=np.inf) > 0.0:
+        try:
+            np.linalg.cholesky(matrix + tolerance * np.eye(len(matrix)))
+        except np.linalg.LinAlgError:
+            pass
+        else:
+            return 0.0
+    return max(tolerance - float(np.linalg.eigvalsh(matrix).min(initial=0.0)), 0.0)
 
 
 def _upper_quantile(offset: Array, std: Array, weight: Array, level: float) -> Array:

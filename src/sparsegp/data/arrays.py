@@ -64,7 +64,17 @@ class ArraySource:
             )
 
 
+def require_unmasked(values: Any, label: str) -> None:
+    """Nothing masked: converted to plain numbers, what a mask hides would be learned from."""
+    if isinstance(values, np.ma.MaskedArray) and np.any(values.mask):
+        raise InputError(
+            f"{label} is a masked array with {np.sum(values.mask)} masked values, which are no numbers. "
+            "Drop or impute the rows that have them."
+        )
+
+
 def _numeric(values: Any, label: str, name: str) -> Any:
+    require_unmasked(values, f"{label} of {name}")
     array = values if isinstance(values, np.ndarray) else np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise InputError(f"{label} of {name} has type {array.dtype}; expected numbers. Encode it as numbers first.")

@@ -66,6 +66,17 @@ class Place:
         return Place(self.name, self.start + n_rows, self.group, self.group_start + n_rows)
 
 
+LEAST_WEIGHT, MOST_WEIGHT = 1e-12, 1e12
+USABLE_WEIGHTS = f"0, or between {LEAST_WEIGHT:g} and {MOST_WEIGHT:g}"
+"""A row counts as many times as its weight says: beyond this, sums over rows have no digits left for the others."""
+
+
+def usable_weights(weight: Array) -> NDArray[np.bool_]:
+    """Which of the weights a model can work with."""
+    usable: NDArray[np.bool_] = (weight == 0.0) | ((weight >= LEAST_WEIGHT) & (weight <= MOST_WEIGHT))
+    return usable
+
+
 @dataclass(frozen=True)
 class Batch:
     """Rows as float64 arrays: inputs [b, D], targets [b], known noise variances and weights (None: not given)."""

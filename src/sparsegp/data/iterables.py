@@ -15,6 +15,7 @@ from sparsegp.data.batches import Batch
 from sparsegp.data.columns import Columns, FromTable, Header, Roles
 from sparsegp.data.tables import TableSource, is_table, library_of
 from sparsegp.errors import InputError
+from sparsegp.whole_file import locked, replacing
 
 Make = Callable[[], Iterable[Any]]
 
@@ -68,22 +69,18 @@ def reader_of(X: Any) -> Make:
 
 def spool(items: Iterable[Any], roles: Roles | None, path: Path) -> Roles:
     """Write the batches, read once, to a Parquet file with a row group for each; returns the roles of its columns."""
-    if path.exists():
-        raise InputError(f"spool_to='{path}' exists already. Name a new file, or remove that one.")
-    batches = _named_batches(items, roles)
-    names, first = next(batches, ((), None))
-    if first is None:
-        raise InputError("The iterator of batches gave no rows; give at least one batch with a row.")
-    found = _spooled_roles(first, names)
-    unfinished = path.with_name(path.name + ".unfinished")
-    try:
-        with pq.ParquetWriter(unfinished, _spool_schema(found)) as writer:
+    with locked(path):
+        if path.exists():
+            raise InputError(f"spool_to='{path}' exists already. Name a new file, or remove that one.")
+        batches = _named_batches(items, roles)
+        names, first = next(batches, ((), None))
+        if first is None:
+            raise InputError("The iterator of batches gave no rows; give at least one batch with a row.")
+        found = _spooled_roles(first, names)
+        with replacing(path) as out, pq.ParquetWriter(out, _spool_schema(found)) as writer:
             writer.write_table(_spool_table(first, names, found))
             for other_names, batch in batches:
                 writer.write_table(_spool_table(batch, other_names, found))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
     return found
 
 

@@ -6,7 +6,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsegp.data.batches import Array, Batch, Place, Source, prefetched, regrouped, rows_per_batch
+from sparsegp.data.batches import (
+    USABLE_WEIGHTS,
+    Array,
+    Batch,
+    Place,
+    Source,
+    prefetched,
+    regrouped,
+    rows_per_batch,
+    usable_weights,
+)
 from sparsegp.errors import InputError
 
 SAMPLE_ROWS = 100_000
@@ -246,7 +256,7 @@ def require_valid(batch: Batch, names: tuple[str, ...] | None) -> None:
     if batch.noise_var is not None:
         _require(batch, "the noise variance", batch.noise_var, batch.noise_var > 0, "finite and > 0")
     if batch.weight is not None:
-        _require(batch, "the weight", batch.weight, batch.weight >= 0, "finite and >= 0")
+        _require(batch, "the weight", batch.weight, usable_weights(batch.weight), USABLE_WEIGHTS)
 
 
 def _require(batch: Batch, label: str, values: Array, in_range: NDArray[np.bool_], expected: str) -> None:

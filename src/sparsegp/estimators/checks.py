@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsegp.data import Batch, Place, Source, is_read_in_batches, open_inputs, open_source, whole_batch
+from sparsegp.data.arrays import require_unmasked
+from sparsegp.data.batches import USABLE_WEIGHTS, usable_weights
 from sparsegp.errors import InputError
 from sparsegp.estimators.fitted import Columns
 
@@ -91,6 +93,11 @@ def require_width(estimator: Any, n_features: int) -> None:
 def batch_of(X: Array, y: Array, noise_var: Any, sample_weight: Any) -> Batch:
     """Checked rows with their noise variances and weights, where there are any."""
     weight = row_vector(sample_weight, len(y), "sample_weight", allow_zero=True)
+    if weight is not None and not usable_weights(weight).all():
+        row = int(np.flatnonzero(~usable_weights(weight))[0])
+        raise InputError(
+            f"sample_weight must be {USABLE_WEIGHTS}; row {row} has {weight[row]:g}. Divide all of them by one number."
+        )
     noise = row_vector(noise_var, len(y), "noise_var", allow_zero=False)
     return Batch(X, y, noise, weight, ARGUMENTS)
 
@@ -152,6 +159,7 @@ def _column(X: Any, name: str) -> Any:
 
 def as_frame(X: Any) -> Any:
     """pyarrow tables as pandas frames, which scikit-learn reads with their column names; anything else as it is."""
+    require_unmasked(X, "X")
     is_arrow = type(X).__module__.partition(".")[0] == "pyarrow"
     return X.to_pandas() if is_arrow and hasattr(X, "to_pandas") else X
 
@@ -173,6 +181,7 @@ def require_finite(X: Array, names: Sequence[str] | None) -> None:
 
 def require_finite_target(y: Any) -> None:
     """Every numeric target finite; anything that is not a vector of numbers is left to scikit-learn's own checks."""
+    require_unmasked(y, "y")
     y = np.asarray(y)
     if y.ndim != 1 or y.dtype.kind != "f":
         return
@@ -197,6 +206,7 @@ def row_vector(values: Any, n_rows: int, name: str, *, allow_zero: bool) -> Arra
     """A finite, non-negative (or positive) number for each row, or None when not given."""
     if values is None:
         return None
+    require_unmasked(values, name)
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 0:
         array = np.full(n_rows, float(array))

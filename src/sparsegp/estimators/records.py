@@ -223,6 +223,7 @@ def _described_learned_noise(model: LearnedNoiseModel) -> State:
     return {
         "kernel": kernel_records.describe(model.kernel),
         "noise_kernel": kernel_records.describe(model.process.prior.kernel),
+        "mean_noise_var": float(model.noise_var),
         "posterior": parts.describe_posterior(mean.posterior, mean.approx, mean.blocking, mean.kept),
         "noise": parts.describe_noise(model.process),
         "statistics": parts.describe_statistics(mean.state.statistics),
@@ -257,7 +258,13 @@ def _restored_learned_noise(
         parts.restore_innovations(stream),
         parts.restore_level(stream),
     )
-    return LearnedNoiseModel(mean, process, record.log_evidence, record.noise_var / scaling.y_scale**2)
+    return LearnedNoiseModel(mean, process, record.log_evidence, _scaled_noise(record, scaling))
+
+
+def _scaled_noise(record: schema.Model, scaling: Scaling) -> float:
+    """To the last digit, where the file has it."""
+    known = record.mean_noise_var
+    return record.noise_var / scaling.y_scale**2 if known is None else known
 
 
 # Committees
@@ -292,6 +299,7 @@ def _described_committee(model: CommitteeModel) -> State:
         "kernel": kernel_records.describe(f.kernel),
         "noise_kernel": None if noise is None else kernel_records.describe(noise.kernel),
         "committee": record,
+        "mean_noise_var": float(model.noise_var),
         "known_noise": model.known_noise,
         "stream": stream,
     }
@@ -329,7 +337,7 @@ def _restored_committee(record: schema.Model, kernel: Kernel, scaling: Scaling, 
         None if found.nearest is None else _restored_nearest(found.nearest),
     )
     held = None if found.membership is None else parts.restore_members(found.membership, committee)
-    noise_var = record.noise_var / scaling.y_scale**2
+    noise_var = _scaled_noise(record, scaling)
     model = CommitteeModel(committee, noise_var, record.log_evidence, bool(record.known_noise), held)
     if record.stream is None:
         return model

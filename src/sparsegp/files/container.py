@@ -6,33 +6,34 @@ The description is data; nothing in a file is ever executed. A file is written w
 import hashlib
 import json
 import os
-import secrets
-import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import struct
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from sparsegp.errors import ModelFileError
+from sparsegp import whole_file
+from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files.schema import VERSION
 
 FORMAT = "sparsegp-model"
+# Names of the dtypes in a file.
+TYPES = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8"} | {
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 def write(path: str | os.PathLike[str], description: Mapping[str, Any], arrays: Arrays) -> None:
     """Replace `path` in one step: after a crash there is the old file or the new one, never a part of it."""
-    target = Path(path).resolve()
-    if not target.parent.is_dir():
-        raise ModelFileError(f"Cannot save to {target}: the folder {target.parent} does not exist. Create it first.")
-    if target.is_dir():
-        raise ModelFileError(f"Cannot save to {target}: it is a folder. Give the name of a file.")
     bad = [name for name, array in arrays.items() if not is_finite(array)]
     if bad:
         raise ModelFileError(
@@ -41,18 +42,31 @@ def write(path: str | os.PathLike[str], description: Mapping[str, Any], arrays: 
         )
     text = json.dumps({"schema_version": VERSION, **description}, allow_nan=False)
     header = {"format": FORMAT, "description": text, "checksum": checksum(text, arrays)}
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
-        permissions = _permissions(temporary, target)
-        save_file(dict(arrays), temporary, header)
-        temporary.chmod(permissions)
-        _flush(temporary)
-        temporary.replace(target)
-    except SafetensorError as error:
-        raise ModelFileError(f"Cannot write {target}: {error}. What was there before is unchanged.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    _flush(target.parent)
+        with whole_file.replacing(path) as out:
+            _write_tensors(out, header, arrays)
+    except InputError as error:
+        raise ModelFileError(str(error)) from error
+
+
+def _write_tensors(out: IO[bytes], header: Mapping[str, str], arrays: Arrays) -> None:
+    """The safetensors format: length of the JSON header, the header, the arrays in little-endian order.
+
+    Written here because safetensors itself opens files by name, which follows links.
+    """
+    facts: dict[str, Any] = {"__metadata__": dict(header)}
+    # those with the largest items first, as safetensors does, so that each array is aligned
+    names, start = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name)), 0
+    for name in names:
+        array = arrays[name]
+        offsets = [start, start := start + array.nbytes]
+        facts[name] = {"dtype": TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": offsets}
+    head = json.dumps(facts).encode()
+    head += b" " * (-len(head) % 8)
+    out.write(struct.pack("<Q", len(head)) + head)
+    for name in names:
+        array = arrays[name]
+        out.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -120,39 +134,3 @@ def _described(source: Path, text: str) -> dict[str, Any]:
             "Upgrade sparsegp, or save the model with the older version."
         )
     return dict(description)
-
-
-@contextmanager
-def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Only one process at a time is within for the same model file: others wait.
-
-    Put it around load, update and save, so that no update is lost.
-
-    Parameters
-    ----------
-    path : path of the model file, which need not exist yet. The lock is a hidden file beside it.
-    """
-    import fcntl  # not on every system, and reading does without
-
-    target = Path(path).resolve()
-    handle = os.open(target.with_name(f".{target.name}.lock"), os.O_CREAT | os.O_RDWR, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _permissions(temporary: Path, target: Path) -> int:
-    """Those of the file that is replaced, or those a new file gets here."""
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o666))
-    return stat.S_IMODE((target if target.exists() else temporary).stat().st_mode)
-
-
-def _flush(path: Path) -> None:
-    """Wait until the disk has it."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -410,7 +410,7 @@ class Model:
     kernel: Kernel = entry("covariance of f")
     noise_kernel: Kernel | None = optional("covariance of g, where noise is learned")
     noise_var: float = entry("noise variance of y, or its mean over rows; squared units of y")
-    mean_noise_var: float | None = optional("the same, of sparse models, in scaled units")
+    mean_noise_var: float | None = optional("the same in scaled units, to the last digit")
     known_noise: bool | None = optional("whether the noise variance of each row was given")
     log_evidence: float = entry("log evidence or bound, of scaled data")
     rows_seen: int = entry("rows of all fits and updates")

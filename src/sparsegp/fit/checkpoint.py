@@ -1,7 +1,6 @@
 """The state of learning in a file, so that a driver that was killed goes on from where it was."""
 
 import hashlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from sparsegp.errors import InputError
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import Objective
 from sparsegp.learn.schedules import Stage
+from sparsegp.whole_file import replacing
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,9 @@ class Checkpoint:
 
     def write(self, task: str, seed: int, state: LearningState) -> None:
         parameters = {f"parameter.{name}": value.cpu().numpy() for name, value in state.parameters.items()}
-        partial = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
-        with partial.open("wb") as out:
-            facts = {"task": task, "seed": seed, "stage": state.stage, "value": state.value}
+        facts = {"task": task, "seed": seed, "stage": state.stage, "value": state.value}
+        with replacing(self.path) as out:
             np.savez(out, **{name: np.asarray(value) for name, value in {**facts, **parameters}.items()})  # type: ignore[arg-type]
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(self.path)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

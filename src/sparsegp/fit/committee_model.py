@@ -266,9 +266,8 @@ class CommitteeModel:
 
     def joint_forecast(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> Joint:
         _refuse_blocks(blocks)
-        mean, cov = scaling.raw_moments(*self.committee.joint(X))
-        noise = self.committee.moments(X)[1:] if self.learns_noise else ()
-        return Joint(self._with_noise(mean, cov.diagonal(), noise, scaling), cov)
+        _, cov = scaling.raw_moments(*self.committee.joint(X))
+        return Joint.of(self.forecast(X, blocks, scaling), cov)
 
     def _with_noise(self, mean: Array, f_var: Array, noise: Sequence[Moments], scaling: Scaling) -> NoiseMixture:
         """Without a noise process, log noise is a known number: a mixture with a single part."""

@@ -26,7 +26,7 @@ from sparsegp.core.trend import Trend
 from sparsegp.data import DiskRows
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.fit import kept as kept_rows
-from sparsegp.fit.blocking import Blocking, require_blocks, require_labels
+from sparsegp.fit.blocking import NO_BLOCK, Blocking, require_blocks, require_labels
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import recursive, revise
@@ -229,7 +229,12 @@ class Model:
         require_blocks(self.approx, blocks)
         if self.blocking is None or not self.approx.is_local:
             return None
-        return self.blocking.labels(X, blocks)
+        labels = self.blocking.labels(X, blocks)
+        if blocks is None:
+            return labels
+        # Each label without training rows is a block of its own: rows go together only with those of the same label.
+        own = torch.from_numpy(np.unique(np.asarray(blocks), return_inverse=True)[1])
+        return torch.where(labels == NO_BLOCK, NO_BLOCK - own, labels)
 
     def marginals(self, X: Tensor, blocks: ArrayLike | None = None) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at each row."""
@@ -244,7 +249,9 @@ class Model:
 
     def joint_forecast(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> Joint:
         mean, cov = scaling.raw_moments(*self.joint(X, blocks))
-        return Joint(Gaussian(mean, cov.diagonal(), self.noise_var * scaling.y_scale**2), cov)
+        if isinstance(self.posterior, NystromPosterior) and not self.posterior.clip:  # no covariance: shown as it is
+            return Joint(Gaussian(mean, cov.diagonal(), self.noise_var * scaling.y_scale**2), cov)
+        return Joint.of(self.forecast(X, blocks, scaling), cov)
 
     def add(self, block: Block, labels: ArrayLike | None = None) -> "Model":
         state, kept, blocking = self.filter_state, self.kept, self.blocking
@@ -493,8 +500,8 @@ class LearnedNoiseModel:
         return NoiseMixture(*moments, *self._log_noise(X, scaling))
 
     def joint_forecast(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> Joint:
-        mean, cov = scaling.raw_moments(*self.mean.joint(X, blocks))
-        return Joint(NoiseMixture(mean, cov.diagonal(), *self._log_noise(X, scaling)), cov)
+        _, cov = scaling.raw_moments(*self.mean.joint(X, blocks))
+        return Joint.of(self.forecast(X, blocks, scaling), cov)
 
     def _log_noise(self, X: Tensor, scaling: Scaling) -> tuple[Array, Array]:
         """Mean and variance of g at each row, for squared units of the user's y."""

@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsegp.data import Batch, Moments
+from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
 
 Array = NDArray[np.float64]
+
+SMALLEST_SCALE, LARGEST_SCALE = 1e-140, 1e140
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,14 @@ class Scaling:
     x_scale: Array
     y_mean: float
     y_scale: float
+
+    def __post_init__(self) -> None:
+        if not SMALLEST_SCALE <= self.y_scale <= LARGEST_SCALE:
+            raise InputError(
+                f"The targets vary by {self.y_scale:.3g}, and variances are squares: what varies by less than "
+                f"{SMALLEST_SCALE:g} or by more than {LARGEST_SCALE:g} cannot be squared. Give y in another unit, and "
+                "look for single targets that are far from all others."
+            )
 
     @classmethod
     def identity(cls, n_features: int) -> "Scaling":

@@ -9,13 +9,13 @@ import numpy as np
 
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
-from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import checked_rows, column_names, without_names
 from sparsegp.estimators.segments import Segment, Segments
 from sparsegp.report import text
 from sparsegp.report.html import Page, Tile
 from sparsegp.report.judgement import Judgement, judge
 from sparsegp.report.pictures import pictures
+from sparsegp.whole_file import destination, replacing
 
 MOST_COLUMNS = 100
 MOST_PARTS = 1000
@@ -36,16 +36,15 @@ def write(
     Scores, findings and pictures are of the given rows, best rows the model has not seen. The page has no scripts and
     asks for nothing from a network. `judgement` is that of the same rows, if it is known already. Returns the path.
     """
-    place = Path(path)
-    if not place.resolve().parent.is_dir():
-        raise InputError(f"The folder of {place} does not exist. Create it, or give another path.")
+    destination(path)
     matplotlib_module()
     rows, target = checked_rows(model, X, y)
     found = judgement or judge(model, X, y)
     with without_names():
         page = _page(model, rows, target, found, title, target_name)
-    place.write_text(page.html(), encoding="utf-8")
-    return place
+    with replacing(path) as out:
+        out.write(page.html().encode())
+    return Path(path)
 
 
 def _page(model: Any, X: Array, y: Array, judgement: Judgement, title: str, target_name: str) -> Page:

@@ -1,0 +1,69 @@
+"""Numbers of extreme size: a right model, or an error that says what to rescale. A file holds every digit."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import sparsegp
+from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(40, 2))
+y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=40)
+
+MODELS = {
+    "sparse": lambda: SparseGPRegressor("se", "vfe", n_inducing=8, optimizer=None, random_state=0),
+    "committee": lambda: CommitteeGPRegressor(
+        "se", expert="fitc", n_inducing=8, n_experts=3, optimizer=None, random_state=0
+    ),
+    "noise": lambda: HeteroscedasticGPRegressor("se", n_inducing=8, optimizer=None, random_state=0),
+}
+
+
+@pytest.mark.parametrize("size", [1e-320, 1e-170, 1e154, 1e200, 1e300])
+@pytest.mark.parametrize("name", MODELS)
+def test_targets_whose_squares_are_no_numbers_are_refused(name, size):
+    with pytest.raises(InputError, match="another unit"):
+        MODELS[name]().fit(X, y * size)
+
+
+def test_one_target_far_from_all_others_is_enough():
+    with pytest.raises(InputError, match="far from all others"):
+        MODELS["sparse"]().fit(X, np.append(y[:-1], 1e200))
+
+
+@pytest.mark.parametrize("size", [1e-130, 1e130])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_unit_of_the_target_makes_no_difference(name, size):
+    model, other = MODELS[name]().fit(X, y), MODELS[name]().fit(X, y * size)
+    mean, std = model.predict(X, return_std=True)
+    other_mean, other_std = other.predict(X, return_std=True)
+    np.testing.assert_allclose(other_mean / size, mean, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(other_std / size, std, rtol=1e-6)
+    assert np.isfinite(other.log_density(X, y * size)).all()
+
+
+@pytest.mark.parametrize("weight", [1e-300, 1e-30, 1e30, 1e300])
+def test_weights_that_leave_no_digits_for_other_rows_are_refused(weight):
+    weights = np.ones(40)
+    weights[7] = weight
+    with pytest.raises(InputError, match=r"between 1e-12 and 1e\+12; row 7"):
+        MODELS["sparse"]().fit(X, y, sample_weight=weights)
+    table = pa.table({"a": X[:, 0], "b": X[:, 1], "y": y, "w": weights})
+    with pytest.raises(InputError, match=r"row 7: the weight is .* between 1e-12 and 1e\+12"):
+        MODELS["sparse"]().fit(table, target="y", sample_weight="w")
+    model = MODELS["sparse"]().fit(X, y)
+    with pytest.raises(InputError, match="sample_weight must be 0, or between"):
+        model.partial_fit(X, y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("weight", [1e-12, 1e12])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_file_holds_every_digit(name, weight, tmp_path):
+    model = MODELS[name]().fit(X, 3.7 * y, sample_weight=np.full(40, weight))
+    model.save(tmp_path / "model.sgp")
+    loaded = sparsegp.load(tmp_path / "model.sgp")
+    assert loaded.noise_var_ == model.noise_var_
+    assert loaded.model_.noise_var == model.model_.noise_var
+    for got, expected in zip(loaded.predict(X, return_std=True), model.predict(X, return_std=True), strict=True):
+        np.testing.assert_array_equal(got, expected)

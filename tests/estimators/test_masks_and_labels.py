@@ -1,0 +1,49 @@
+"""Masked values are refused, and rows of different unseen blocks do not go together."""
+
+import numpy as np
+import pytest
+
+from sparsegp import InputError, SparseGPRegressor
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(40, 2))
+y = np.sin(X[:, 0])
+MASKED_X, MASKED_Y = np.ma.array(X, copy=True), np.ma.array(y, copy=True)
+MASKED_X[3, 0] = np.ma.masked
+MASKED_Y[2] = np.ma.masked
+
+
+def model():
+    return SparseGPRegressor("se", "vfe", n_inducing=5, optimizer=None, random_state=0)
+
+
+def test_masked_values_are_refused_wherever_they_come():
+    fitted = model().fit(X, y)
+    for call in (
+        lambda: model().fit(MASKED_X, y),
+        lambda: model().fit(X, MASKED_Y),
+        lambda: model().fit(X, y, sample_weight=np.ma.abs(MASKED_Y)),
+        lambda: model().fit([(MASKED_X, y)]),
+        lambda: fitted.partial_fit(MASKED_X, y),
+        lambda: fitted.partial_fit(X, MASKED_Y),
+        lambda: fitted.predict(MASKED_X),
+    ):
+        with pytest.raises(InputError, match="masked"):
+            call()
+    np.testing.assert_array_equal(model().fit(np.ma.array(X), np.ma.array(y)).predict(X), fitted.predict(X))
+
+
+def test_rows_of_different_unseen_blocks_are_independent_given_the_inducing_values():
+    gp = SparseGPRegressor("se", "pic", n_inducing=4, optimizer=None, noise_var=0.01)
+    gp.fit(X, y, blocks=np.repeat([0, 1, 2, 3], 10))
+    at = X[:3] * 0.3
+    apart, together = (gp.predict(at, return_cov=True, latent=True, blocks=labels) for labels in ([7, 8, 9], [7, 7, 7]))
+    np.testing.assert_allclose(apart[0], together[0], rtol=1e-12)
+    np.testing.assert_allclose(np.diag(apart[1]), np.diag(together[1]), rtol=1e-10)
+    prior = gp.model_.posterior.prior
+    residual = together[1] - apart[1]
+    inputs = gp.scaling_.tensor(at)
+    expected = prior.residual_block(inputs, prior.features(inputs)).detach().numpy() * gp.scaling_.y_scale**2
+    np.fill_diagonal(expected, 0.0)
+    np.testing.assert_allclose(residual, expected, atol=1e-10)
+    assert np.abs(expected).max() > 1e-3
