@@ -36,6 +36,11 @@ class FeatureLayout:
         return len(set(self.groups))
 
     @property
+    def tied(self) -> tuple[int, ...] | None:
+        """The groups, where any has more than one column; None: every column has a lengthscale of its own."""
+        return self.groups if self.n_groups < self.n_features else None
+
+    @property
     def is_plain(self) -> bool:
         return self == FeatureLayout.plain(self.n_features)
 
