@@ -42,7 +42,7 @@ def test_levels_are_exchangeable():
     expected = dense_covariance(X, X, 1.3, 0.7, 1.9)
     np.testing.assert_allclose(kernel(given).detach().numpy(), expected, atol=1e-13)
     renamed = torch.from_numpy(X[:, [0, 3, 1, 2]])
-    np.testing.assert_array_equal(kernel(renamed).detach().numpy(), kernel(given).detach().numpy())
+    np.testing.assert_allclose(kernel(renamed).detach().numpy(), expected, atol=1e-13)
 
 
 @pytest.mark.parametrize("approximation", ["exact", "vfe", "fitc", "pitc", "pic"])
@@ -88,7 +88,7 @@ def test_the_slope_of_a_tied_lengthscale_is_the_sum_of_the_slopes(approximation)
     def slope(kernel):
         hyper = Hyperparameters(kernel, 0.07, block.X[:6].clone(), learn_inducing=False)
         objective = CollapsedObjective(MemoryRows(block), approx)
-        objective.gradient(hyper)
+        objective.value_and_gradient(hyper)
         return kernel.log_lengthscales.grad.numpy().copy()
 
     apart = slope(kernels.Matern32(1.3, [0.7, 1.9, 1.9, 1.9]))

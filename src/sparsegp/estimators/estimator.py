@@ -118,21 +118,13 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one, from what a trend
         leaves."""
         kernel, options = self.kernel, self.fit_options.learning.start
+
+        def start_of(kernel: Any, own: np.random.Generator, *, warns: bool = False) -> Start:
+            return starting_point(
+                kernel, noise_var, data.scaling, data.block, own, options, warns=warns, trend=trend, groups=data.groups
+            )
+
         if is_auto(kernel):
-
-            def start_of(name: str, own: np.random.Generator) -> Start:
-                return starting_point(
-                    name,
-                    noise_var,
-                    data.scaling,
-                    data.block,
-                    own,
-                    options,
-                    warns=False,
-                    trend=trend,
-                    groups=data.groups,
-                )
-
             choice = self.fit_options.kernel_choice
             with linalg.flushed_denormals():
                 block = detrended(data.block, trend)
@@ -140,9 +132,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
                     start_of, self.optimizer, block, rng, self.time_budget, judge, choice
                 )
         warns = self.normalize and self.optimizer is not None
-        return starting_point(
-            kernel, noise_var, data.scaling, data.block, rng, options, warns=warns, trend=trend, groups=data.groups
-        )
+        return start_of(kernel, rng, warns=warns)
 
     def _trend(self, data: Opened, asked: str | None) -> Trend | None:
         """The trend of f. What is given stays as given: where nothing is learned, or rows are not standardised, "auto"

@@ -17,7 +17,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scaling:
-    """x' = (x - x_mean)/x_scale, y' = (y - y_mean)/y_scale. Constant columns keep the scale 1, indicators their values."""
+    """x' = (x - x_mean)/x_scale, y' = (y - y_mean)/y_scale.
+
+    Constant columns keep the scale 1, and indicators their values.
+    """
 
     x_mean: Array
     x_scale: Array

@@ -47,8 +47,8 @@ def starting_point(
     groups: Sequence[int] | None = None,
 ) -> Start:
     """From the user's kernel and noise variance. A kernel's name starts from median distances, with one lengthscale for
-    each of the `groups` of columns; noise that is not given, from the differences between neighbours. Both start from what a trend leaves. `warns` of lengthscales that
-    learning may not recover from."""
+    each of the `groups` of columns; noise that is not given, from the differences between neighbours. Both start from
+    what a trend leaves. `warns` of lengthscales that learning may not recover from."""
     left, least = detrended(block, trend), options.noise_floor * block.target_variance
     given_noise = None if noise_var is None else float(noise_var) / scaling.y_scale**2
     if isinstance(kernel, str):
