@@ -118,7 +118,8 @@ def covariance(nodes, number, X, Z):
     if node["kind"] == "linear":
         slope = np.exp(node["log_variance"]) / node["units"] ** 2
         return ((X - node["center"]) * slope) @ (Z - node["center"]).T
-    lengthscales = np.exp(node["log_lengthscales"]) * node["units"]
+    lengthscales = np.exp(node["log_lengthscales"])
+    lengthscales = (lengthscales[node["groups"]] if "groups" in node else lengthscales) * node["units"]
     r = np.sqrt((((X[:, None] - Z[None]) / lengthscales) ** 2).sum(2))
     s = np.sqrt(5.0) * r
     shape = {"squared_exponential": np.exp(-(r**2) / 2), "matern52": (1 + s + s**2 / 3) * np.exp(-s)}
@@ -259,6 +260,7 @@ rng = np.random.default_rng(0)
 X = rng.uniform(-3.0, 3.0, (150, 2)) * [1.0, 100.0]
 y = 40.0 + 3.0 * np.sin(2.0 * X[:, 0]) + 0.02 * X[:, 1] + 0.2 * rng.standard_normal(150)
 KERNEL = kernels.Matern52(1.7, [0.9, 160.0]) + kernels.SquaredExponential(0.5, 0.3, active_dims=[0])
+TIED = kernels.Matern52(1.7, [0.9], groups=[0, 0]) + kernels.SquaredExponential(0.5, [0.3, 90.0], groups=[0, 1])
 GIVEN = {"n_inducing": 20, "optimizer": None, "random_state": 0}
 
 
@@ -275,6 +277,7 @@ WRITTEN = {
     "vfe": lambda: sparse("vfe").fit(X, y),
     "vfe, updated": lambda: sparse("vfe").fit(X[:100], y[:100]).partial_fit(X[100:], y[100:]),
     "fitc, window": lambda: sparse("fitc", window=60).fit(X[:100], y[:100]).partial_fit(X[100:], y[100:]),
+    "groups": lambda: SparseGPRegressor(TIED, "vfe", noise_var=0.05, **GIVEN).fit(X, y),
     "exact": lambda: sparse("exact").fit(X, y, sample_weight=1.0 + np.arange(150) % 2),
     "pic": lambda: sparse("pic").fit(X, y, sample_weight=1.0 + np.arange(150) % 2),
     "pic, known noise": lambda: sparse("pic").fit(X, y, noise_var=np.linspace(0.01, 0.2, 150)),

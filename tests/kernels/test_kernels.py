@@ -55,6 +55,12 @@ CASES = {
     "matern12": (lambda: kernels.Matern12(0.7, [0.8, 1.2]), 2),
     "matern32": (lambda: kernels.Matern32(2.2, 0.6), 2),
     "matern52": (lambda: kernels.Matern52(0.7, [0.4, 0.9, 2.0]), 3),
+    "groups": (lambda: kernels.Matern32(0.7, [0.4, 0.9], groups=[0, 1, 1]), 3),
+    "groups of active dims": (
+        lambda: kernels.RationalQuadratic(0.7, [0.4, 0.9], active_dims=[2, 0, 1], groups=[1, 0, 1]),
+        3,
+    ),
+    "groups and parts": (lambda: kernels.SquaredExponential(0.7, 0.8, groups=[0, 0, 1]) * kernels.Linear(0.3) + 0.2, 3),
     "rq": (lambda: kernels.RationalQuadratic(0.4, [0.3, 2.0], 0.7), 2),
     "periodic": (lambda: kernels.Periodic(0.5, [0.8, 2.0], [1.3, 3.0]), 2),
     "periodic isotropic": (lambda: kernels.Periodic(0.5, 0.8, 1.3), 3),

@@ -18,6 +18,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 LIGHT_ROWS = ("vfe", "dtc", "sor", "fitc", "fic", "pep", "pitc", "block-pep")
 KERNELS = {
     "se": kernels.SquaredExponential(1.3, [0.7, 1.9]),
+    "groups": kernels.Matern52(1.7, [0.9, 1.6], groups=[1, 0]) + kernels.RationalQuadratic(0.3, 1.2, groups=[0, 0]),
     "matern12": kernels.Matern12(0.8, 1.1),
     "matern32": kernels.Matern32(1.7, [0.9, 0.4]),
     "matern52": kernels.Matern52(1.7, [0.9, 1.6]),

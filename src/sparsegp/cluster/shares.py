@@ -23,6 +23,7 @@ from sparsegp.data.batches import Batch, Place, Source, rows_per_batch
 from sparsegp.data.columns import Columns, FromTable, Roles
 from sparsegp.data.files import READ_BUFFER_BYTES, CsvSource, ParquetPart, ParquetSource, label
 from sparsegp.data.iterables import DaskArraySource, DaskFrameSource
+from sparsegp.data.layout import PlainLayout
 from sparsegp.data.scan import SAMPLE_ROWS, valid_batches, with_weight
 from sparsegp.data.tables import TableSource
 from sparsegp.errors import InputError
@@ -30,7 +31,7 @@ from sparsegp.parallel import packed, unpacked
 
 
 @dataclass(frozen=True)
-class Joined:
+class Joined(PlainLayout):
     """Several sources with the same columns, one after another."""
 
     sources: tuple[Source, ...]

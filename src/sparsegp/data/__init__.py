@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparsegp.data.batches import Batch, Place, Source
+from sparsegp.data.layout import FeatureLayout
 from sparsegp.data.open import is_read_in_batches, open_inputs, open_source
 from sparsegp.data.scan import Moments, Scan, scan, whole_batch
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "DiskRows",
+    "FeatureLayout",
     "Moments",
     "Place",
     "Scaling",

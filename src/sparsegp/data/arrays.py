@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from sparsegp.data.batches import Array, Batch, Place, rows_per_batch
+from sparsegp.data.layout import PlainLayout
 from sparsegp.errors import InputError
 
 
 @dataclass(frozen=True)
-class ArraySource:
+class ArraySource(PlainLayout):
     """X [N, D] and y [N] of any numeric type, converted batch by batch: a `numpy.memmap` is never read whole."""
 
     X: Any

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsegp.data.layout import FeatureLayout
 from sparsegp.errors import InputError
 
 Item = TypeVar("Item")
@@ -131,6 +132,10 @@ class Source(Protocol):
     @property
     def n_features(self) -> int:
         """Number of columns of X."""
+
+    @property
+    def layout(self) -> FeatureLayout:
+        """Which columns of X belong together, and which are standardised; `PlainLayout` where that is no question."""
 
     @property
     def n_rows(self) -> int | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparsegp.data.batches import Array, Batch, Place
+from sparsegp.data.layout import PlainLayout
 from sparsegp.errors import InputError
 
 _MOST_NAMES = 20
@@ -65,7 +66,7 @@ class Columns:
         return Batch(X, y, noise, weight, place)
 
 
-class FromTable:
+class FromTable(PlainLayout):
     """Mixin of sources whose inputs are columns of a table."""
 
     columns: Columns

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from sparsegp.data.arrays import ArraySource
 from sparsegp.data.batches import Batch
 from sparsegp.data.columns import Columns, FromTable, Header, Roles
+from sparsegp.data.layout import PlainLayout
 from sparsegp.data.tables import TableSource, is_table, library_of
 from sparsegp.errors import InputError
 from sparsegp.whole_file import locked, replacing
@@ -21,7 +22,7 @@ Make = Callable[[], Iterable[Any]]
 
 
 @dataclass(frozen=True)
-class IterableSource:
+class IterableSource(PlainLayout):
     """Items (X, y), (X, y, noise_var), (X, y, noise_var, weight), or tables with a target column."""
 
     make: Make
@@ -159,7 +160,7 @@ class DaskFrameSource(FromTable):
 
 
 @dataclass(frozen=True)
-class DaskArraySource:
+class DaskArraySource(PlainLayout):
     """Dask arrays X [N, D] and y [N] (and noise variances, weights), computed one block of rows at a time."""
 
     X: Any

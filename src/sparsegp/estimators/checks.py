@@ -36,7 +36,7 @@ def training_batch(
         # scikit-learn keeps the columns in the estimator; a fit that fails must not have touched it
         scratch = copy(estimator)
         X, y = validate_data(scratch, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False)
-        columns = Columns.of_estimator(scratch)
+        columns = Columns.of_numbers(scratch)
         require_finite(X, None if columns.names is None else list(columns.names))
         batch = batch_of(X, np.asarray(y, dtype=np.float64), noise_var, sample_weight)
     if batch.weight is not None and not batch.weight.any():

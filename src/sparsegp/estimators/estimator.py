@@ -31,7 +31,7 @@ from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
 from sparsegp.estimators.diagnosis import Diagnosis, diagnose
 from sparsegp.estimators.fit_options import FitOptions
-from sparsegp.estimators.fitted import Columns, Fitted
+from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
 from sparsegp.estimators.opening import Given, Opened, is_dask, opened
 from sparsegp.estimators.progress import CallbackSupportMixin
@@ -118,11 +118,13 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one, from what a trend
         leaves."""
         kernel, options = self.kernel, self.fit_options.learning.start
+
+        def start_of(kernel: Any, own: np.random.Generator, *, warns: bool = False) -> Start:
+            return starting_point(
+                kernel, noise_var, data.scaling, data.block, own, options, warns=warns, trend=trend, groups=data.groups
+            )
+
         if is_auto(kernel):
-
-            def start_of(name: str, own: np.random.Generator) -> Start:
-                return starting_point(name, noise_var, data.scaling, data.block, own, options, warns=False, trend=trend)
-
             choice = self.fit_options.kernel_choice
             with linalg.flushed_denormals():
                 block = detrended(data.block, trend)
@@ -130,7 +132,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
                     start_of, self.optimizer, block, rng, self.time_budget, judge, choice
                 )
         warns = self.normalize and self.optimizer is not None
-        return starting_point(kernel, noise_var, data.scaling, data.block, rng, options, warns=warns, trend=trend)
+        return start_of(kernel, rng, warns=warns)
 
     def _trend(self, data: Opened, asked: str | None) -> Trend | None:
         """The trend of f. What is given stays as given: where nothing is learned, or rows are not standardised, "auto"
@@ -160,7 +162,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
 
     def name_columns(self, features: Sequence[str], target: str) -> None:
         """A model that was fitted to arrays learns what the columns of the table were called."""
-        columns = Columns(self.n_features_in_, np.array(features, dtype=object))
+        columns = replace(self.fitted_.columns, names=np.array(features, dtype=object))
         self.assign(replace(self.fitted_, columns=columns, target=target))
 
     @property

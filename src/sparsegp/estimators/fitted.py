@@ -7,25 +7,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.calibration.calibration import Calibration
-from sparsegp.data import Source
+from sparsegp.data import FeatureLayout, Source
 from sparsegp.fit.scaling import Scaling
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The number of columns of X, and their names where they have any, as scikit-learn would keep them."""
+    """The number of columns of X, and their names where they have any, as scikit-learn would keep them.
+
+    `layout`: which of the columns that the model sees belong together, and which are standardised.
+    """
 
     n_features: int
     names: NDArray[np.object_] | None
+    layout: FeatureLayout
 
     @classmethod
     def of_source(cls, source: Source) -> "Columns":
         names = source.feature_names
-        return cls(source.n_features, None if names is None else np.array(names, dtype=object))
+        return cls(source.n_features, None if names is None else np.array(names, dtype=object), source.layout)
 
     @classmethod
-    def of_estimator(cls, estimator: Any) -> "Columns":
-        return cls(estimator.n_features_in_, getattr(estimator, "feature_names_in_", None))
+    def of_numbers(cls, estimator: Any) -> "Columns":
+        """The columns of a matrix that scikit-learn has looked at."""
+        n_features = estimator.n_features_in_
+        return cls(n_features, getattr(estimator, "feature_names_in_", None), FeatureLayout.plain(n_features))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import scanned
 from sparsegp.core.block import Block, MemoryRows, Rows
-from sparsegp.data import Batch, Scan, Source, SourceRows, open_source, scan, to_block
+from sparsegp.data import Batch, FeatureLayout, Scan, Source, SourceRows, open_source, scan, to_block
 from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
@@ -71,6 +71,11 @@ class Opened:
     labels: ArrayLike | None = None
     n_all: int = 0
     was_cut: bool = False
+
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """Of every column the group whose lengthscale it has; None: each has its own."""
+        return self.columns.layout.tied
 
     @property
     def block(self) -> Block:
@@ -156,10 +161,10 @@ def _in_memory(estimator: Any, given: Given, like: Tensor, scaling: Scaling | No
     named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
     if scaling is None:
         batch, columns = checks.training_batch(estimator, given.X, given.y, target=given.target, **named)
-        scaling = Scaling.of(batch, normalize=estimator.normalize)
+        scaling = Scaling.of(batch, normalize=estimator.normalize, layout=columns.layout)
     else:
         batch = checks.later_batch(estimator, given.X, given.y, target=given.target, **named)
-        columns = Columns.of_estimator(estimator)
+        columns = estimator.fitted_.columns
     return _of_batch(batch, columns, scaling, given.blocks, like)
 
 
@@ -186,11 +191,11 @@ def _scanned(
     if not (found.is_complete or found.was_cut):
         budget.read_seconds = (budget.clock() - started) / max(n_read, 1)
     if found.is_complete or found.was_cut:
-        scaling = scaling or Scaling.of(found.sample, normalize=estimator.normalize)
+        scaling = scaling or Scaling.of(found.sample, normalize=estimator.normalize, layout=source.layout)
         whole = _of_batch(found.sample, columns, scaling, None, like)
         n_all = max(n_read, source.n_rows or 0) if found.was_cut else n_read
         return replace(whole, n_given=n_read, n_all=n_all, was_cut=found.was_cut)
-    scaling = scaling or _scaling(found, normalize=estimator.normalize)
+    scaling = scaling or _scaling(found, source.layout, normalize=estimator.normalize)
     return Opened(SourceRows.of(source, found, scaling, like), scaling, columns, n_read)
 
 
@@ -200,12 +205,12 @@ def _on_cluster(
     """Two passes over the source; afterwards only the rows in the scaling of the model are held on the workers."""
     shares = scanned(client, source, seed)
     found = shares.scan
-    scaling = scaling or _scaling(found, normalize=estimator.normalize)
+    scaling = scaling or _scaling(found, source.layout, normalize=estimator.normalize)
     rows = shares.load(scaling, like.dtype)
     return Opened(rows, scaling, Columns.of_source(source), found.n_rows + found.n_weightless)
 
 
-def _scaling(found: Scan, *, normalize: bool) -> Scaling:
+def _scaling(found: Scan, layout: FeatureLayout, *, normalize: bool) -> Scaling:
     if found.is_complete or not normalize:
-        return Scaling.of(found.sample, normalize=normalize)
-    return Scaling(found.x_mean, found.x_scale, found.y_mean, found.y_scale)
+        return Scaling.of(found.sample, normalize=normalize, layout=layout)
+    return Scaling(found.x_mean, found.x_scale, found.y_mean, found.y_scale).only(layout.standardized)

@@ -15,6 +15,7 @@ from sparsegp.committee.split import Nearest
 from sparsegp.core import approximations
 from sparsegp.core.dense import ExactPosterior
 from sparsegp.core.local import LocalPosterior
+from sparsegp.data import FeatureLayout
 from sparsegp.errors import ModelFileError
 from sparsegp.estimators import record_parts as parts
 from sparsegp.estimators.fitted import Columns, Fitted
@@ -46,7 +47,7 @@ def describe(estimator: Any) -> schema.Model:
     """The record of a fitted estimator."""
     check_is_fitted(estimator)
     fitted = estimator.fitted_
-    scaling, columns = fitted.scaling, Columns.of_estimator(estimator)
+    scaling, columns = fitted.scaling, fitted.columns
     info = dict(fitted.info)
     stages = info.pop("stages", None)
     kind, parts_of_model = _described(fitted.model)
@@ -98,7 +99,11 @@ def restore(record: schema.Model, estimators: Mapping[str, type[Any]], classes: 
         scaling,
         _restored_info(record),
         record.rows_seen,
-        Columns(record.columns.count, None if names is None else np.array(names, dtype=object)),
+        Columns(
+            record.columns.count,
+            None if names is None else np.array(names, dtype=object),
+            FeatureLayout.plain(record.columns.count),
+        ),
         record.columns.target,
         tuple(record.seen_batches or ()),
         None if record.calibration is None else parts.restore_calibration(record.calibration, record.columns.count),

@@ -365,7 +365,7 @@ class SparseGPRegressor(Estimator):
         return replace(self.fit_options.calibration, kind=self.calibration)
 
     def _question(self, data: Opened, problem: Problem, seed: int) -> Question:
-        noise_kernel = starting_noise_kernel("se", data.scaling, data.block, np.random.default_rng(0))
+        noise_kernel = starting_noise_kernel("se", data.scaling, data.block, np.random.default_rng(0), data.groups)
         return Question(
             problem,
             self.approximation,

@@ -12,7 +12,7 @@ from sparsegp.errors import ModelFileError
 from sparsegp.files.encoding import TensorValue
 from sparsegp.files.schema import CustomKernel, KernelNode
 from sparsegp.files.schema import Kernel as KernelRecord
-from sparsegp.kernels import Kernel
+from sparsegp.kernels import Kernel, Stationary
 
 Classes = Mapping[str, type[Kernel]]
 Array = np.ndarray[Any, Any]
@@ -97,6 +97,7 @@ class _Writer:
             kind=kind,
             active_columns=None if kernel.active_dims is None else list(kernel.active_dims),
             parts=[self.number(part) for part in inner] or None,
+            groups=list(kernel.groups) if isinstance(kernel, Stationary) and kernel.groups is not None else None,
             **values,
         )
 
@@ -168,6 +169,8 @@ def _built_in(node: KernelNode, made: Sequence[Kernel]) -> Kernel:
         kernel.register_parameter(own, torch.nn.Parameter(_tensor(_present(node, field))))
     for field, own in form.buffers.items():
         kernel.register_buffer(own, _tensor(_present(node, field)))
+    if node.groups is not None:
+        _tie(kernel, node.groups)
     inner = [_made(made, number) for number in node.parts or ()]
     if form.parts is not None:
         kernel.add_module(form.parts, torch.nn.ModuleList(inner))
@@ -175,6 +178,15 @@ def _built_in(node: KernelNode, made: Sequence[Kernel]) -> Kernel:
         (only,) = inner
         kernel.add_module(form.part, only)
     return kernel
+
+
+def _tie(kernel: Kernel, groups: list[int]) -> None:
+    """Columns of a group share a lengthscale."""
+    if not isinstance(kernel, Stationary) or set(groups) != set(range(kernel.log_lengthscales.numel())):
+        raise ModelFileError(
+            f"a kernel of class {type(kernel).__name__} has the groups {groups}, which are not its own"
+        )
+    kernel.groups = tuple(groups)
 
 
 def _present(node: KernelNode, field: str) -> Any:

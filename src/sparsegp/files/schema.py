@@ -92,7 +92,10 @@ class KernelNode:
     active_columns: list[int] | None = optional("columns that the kernel sees, counted from 0; all if missing")
     parts: list[int] | None = optional("numbers of the nodes it is made of; each is smaller than its own")
     log_variance: Array | None = optional("log of the variance", shape="any")
-    log_lengthscales: Array | None = optional("log of the lengthscale, shared (1) or of each column", shape="1 or D")
+    log_lengthscales: Array | None = optional(
+        "log of the lengthscale, shared (1), of each column or of each of G groups", shape="1 or D or G"
+    )
+    groups: list[int] | None = optional("of each column that the kernel sees, the number of its lengthscale, from 0")
     log_shape: Array | None = optional("log of the shape of rational_quadratic", shape="")
     log_period: Array | None = optional("log of the period, shared (1) or of each column", shape="1 or D")
     units: Array | None = optional("factor of the lengthscales, of the period, or of 1/sqrt(variance)", shape="1 or D")

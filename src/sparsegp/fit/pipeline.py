@@ -639,7 +639,7 @@ def _start_from_data(hyper: Hyperparameters, block: Block, rng: np.random.Genera
     kernel = hyper.kernel
     if not isinstance(kernel, Stationary) or not kernel.log_lengthscales.requires_grad:
         return
-    lengthscales = torch.as_tensor(start_values.median_lengthscales(block.X, rng), dtype=torch.float64)
+    lengthscales = torch.as_tensor(start_values.median_lengthscales(block.X, rng, kernel.groups), dtype=torch.float64)
     if lengthscales.shape == kernel.log_lengthscales.shape:
         kernel.log_lengthscales.data = lengthscales.log() - kernel.units.log()
         kernel.log_variance.data = torch.full_like(kernel.log_variance, math.log(block.target_variance))

@@ -1,14 +1,15 @@
 """Standardisation of inputs and targets: models work on zero mean and unit scale, users see their own units."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sparsegp.data import Batch, Moments
+from sparsegp.data import Batch, FeatureLayout, Moments
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
 
@@ -19,7 +20,10 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-140, 1e140
 
 @dataclass(frozen=True)
 class Scaling:
-    """x' = (x - x_mean)/x_scale, y' = (y - y_mean)/y_scale. Constant columns keep the scale 1."""
+    """x' = (x - x_mean)/x_scale, y' = (y - y_mean)/y_scale.
+
+    Constant columns keep the scale 1, and indicators their values.
+    """
 
     x_mean: Array
     x_scale: Array
@@ -44,8 +48,17 @@ class Scaling:
         return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]))
 
     @classmethod
-    def of(cls, batch: Batch, *, normalize: bool) -> "Scaling":
-        return cls.from_data(batch.X, batch.y, batch.weight) if normalize else cls.identity(batch.X.shape[1])
+    def of(cls, batch: Batch, *, normalize: bool, layout: FeatureLayout | None = None) -> "Scaling":
+        if not normalize:
+            return cls.identity(batch.X.shape[1])
+        found = cls.from_data(batch.X, batch.y, batch.weight)
+        return found if layout is None else found.only(layout.standardized)
+
+    def only(self, standardized: Sequence[bool]) -> "Scaling":
+        """The same for some of the columns; the others stay as they are."""
+        return replace(
+            self, x_mean=np.where(standardized, self.x_mean, 0.0), x_scale=np.where(standardized, self.x_scale, 1.0)
+        )
 
     def same_as(self, other: "Scaling") -> bool:
         """Whether both are equal to the last digit."""

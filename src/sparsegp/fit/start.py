@@ -3,7 +3,7 @@ from neighbourhoods."""
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -44,15 +44,16 @@ def starting_point(
     *,
     warns: bool,
     trend: Trend | None = None,
+    groups: Sequence[int] | None = None,
 ) -> Start:
-    """From the user's kernel and noise variance. A kernel's name starts from median distances; noise that is not
-    given, from the differences between neighbours. Both start from what a trend leaves. `warns` of lengthscales that
-    learning may not recover from."""
+    """From the user's kernel and noise variance. A kernel's name starts from median distances, with one lengthscale for
+    each of the `groups` of columns; noise that is not given, from the differences between neighbours. Both start from
+    what a trend leaves. `warns` of lengthscales that learning may not recover from."""
     left, least = detrended(block, trend), options.noise_floor * block.target_variance
     given_noise = None if noise_var is None else float(noise_var) / scaling.y_scale**2
     if isinstance(kernel, str):
-        variance, lengthscales = max(left.target_variance, least), median_lengthscales(block.X, rng)
-        started: Kernel = kernel_class(kernel)(variance=variance, lengthscales=lengthscales)
+        variance, lengthscales = max(left.target_variance, least), median_lengthscales(block.X, rng, groups)
+        started: Kernel = kernel_class(kernel)(variance=variance, lengthscales=lengthscales, **_tied(groups))
     else:
         given, white = as_kernel(kernel)
         started = scaling.standardized_kernel(given)
@@ -92,11 +93,19 @@ def _best_start(
     return max(tried, key=lambda one: one[0])[1] if tried else Start(kernel, noise_var)
 
 
-def starting_noise_kernel(kernel: Any, scaling: Scaling, block: Block, rng: np.random.Generator) -> Kernel:
+def starting_noise_kernel(
+    kernel: Any, scaling: Scaling, block: Block, rng: np.random.Generator, groups: Sequence[int] | None = None
+) -> Kernel:
     """The kernel of g = log noise variance, which has no units of y."""
     if isinstance(kernel, str):
-        return kernel_class(kernel)(variance=1.0, lengthscales=median_lengthscales(block.X, rng))
+        lengthscales = median_lengthscales(block.X, rng, groups)
+        return kernel_class(kernel)(variance=1.0, lengthscales=lengthscales, **_tied(groups))
     return scaling.standardized_noise_kernel(as_kernel(kernel)[0])
+
+
+def _tied(groups: Sequence[int] | None) -> dict[str, Any]:
+    """The argument of a kernel whose columns share lengthscales; none where each has its own."""
+    return {} if groups is None else {"groups": groups}
 
 
 def _warn_of_odd_lengthscales(kernel: Kernel) -> None:

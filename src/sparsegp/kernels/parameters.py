@@ -52,6 +52,27 @@ def check_length(name: str, vector: Tensor, n_features: int) -> None:
         )
 
 
+def checked_groups(groups: Sequence[int]) -> tuple[int, ...]:
+    """For each feature the number of its group; all numbers from 0 to the last occur."""
+    numbers = np.asarray(groups)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or set(numbers.tolist()) != set(range(len(set(groups)))):
+        raise InputError(
+            f"groups must have for each feature the number of its group, 0 to G-1, none left out; got {groups!r}"
+        )
+    return tuple(numbers.tolist())
+
+
+def per_group(name: str, parameter: torch.nn.Parameter, groups: tuple[int, ...]) -> torch.nn.Parameter:
+    """A parameter with an entry for each group: as given, or all from one number."""
+    n_groups = max(groups) + 1
+    if parameter.numel() not in (1, n_groups):
+        raise InputError(
+            f"the kernel has {parameter.numel()} {name} for {n_groups} groups of features; give a single number or "
+            f"{n_groups} of them"
+        )
+    return torch.nn.Parameter(parameter.detach().expand(n_groups).clone())
+
+
 def check_change_of_units(x_shift: Tensor, x_scale: Tensor, y_scale: float) -> tuple[Tensor, Tensor, float]:
     """x_shift and x_scale as float64 vectors of one length, no scale being zero."""
     shift, scale = finite_vector("x_shift", x_shift), finite_vector("x_scale", x_scale)
@@ -62,15 +83,22 @@ def check_change_of_units(x_shift: Tensor, x_scale: Tensor, y_scale: float) -> t
     return shift, scale, float(y_scale)
 
 
-def split_units(units: Tensor, scale: Tensor, n_parameters: int) -> tuple[Tensor, Tensor]:
+def split_units(
+    units: Tensor, scale: Tensor, n_parameters: int, groups: tuple[int, ...] | None = None
+) -> tuple[Tensor, Tensor]:
     """(log_factor, new_units) with exp(log_factor) * new_units = units * |scale|.
 
-    A parameter per feature takes the whole factor. A shared parameter takes the geometric mean, and the units
-    keep the rest, so that it stays one parameter in the units where it was given.
+    A parameter per feature takes the whole factor. A parameter that all features share, or those of a group, takes
+    the geometric mean, and the units keep the rest, so that it stays one parameter in the units where it was given.
     """
     logs = (units.cpu() * scale.abs()).log()
-    log_factor = logs if n_parameters > 1 else logs.mean(0, keepdim=True)
-    rest = logs - log_factor
+    if groups is None:
+        log_factor = logs if n_parameters > 1 else logs.mean(0, keepdim=True)
+        rest = logs - log_factor
+    else:
+        index = torch.tensor(groups)
+        log_factor = logs.new_zeros(n_parameters).index_add(0, index, logs) / index.bincount()
+        rest = logs - log_factor[index]
     return log_factor, torch.ones(1, dtype=torch.float64) if rest.abs().max() < EQUAL_UNITS else rest.exp()
 
 

@@ -15,8 +15,10 @@ from sparsegp.kernels.parameters import (
     Values,
     check_change_of_units,
     check_length,
+    checked_groups,
     log_parameter,
     log_scalar_parameter,
+    per_group,
     split_units,
 )
 from sparsegp.kernels.radial import (
@@ -34,21 +36,32 @@ from sparsegp.kernels.radial import (
 class Stationary(Kernel):
     """k(x, z) = variance * profile(r^2).
 
-    A single lengthscale is one learned parameter shared by all features; a vector is one for each of them.
-    lengthscales = exp(log_lengthscales) * units; `units` keeps a shared lengthscale shared when `rescaled`.
+    A single lengthscale is one learned parameter shared by all features; a vector is one for each of them. With
+    `groups`, which have for each (active) feature the number of its group, counted from 0, a vector is one for each
+    group: its features share it. So all pairs of levels of a category in one-hot coordinates have the same covariance.
+    lengthscales = exp(log_lengthscales)[groups] * units; `units` keeps what is shared shared when `rescaled`.
     """
 
     units: Tensor
+    groups: tuple[int, ...] | None = None
 
     def __init__(
-        self, variance: Values = 1.0, lengthscales: Values = 1.0, *, active_dims: Sequence[int] | None = None
+        self,
+        variance: Values = 1.0,
+        lengthscales: Values = 1.0,
+        *,
+        active_dims: Sequence[int] | None = None,
+        groups: Sequence[int] | None = None,
     ) -> None:
         super().__init__(active_dims)
         self.log_variance = log_scalar_parameter("variance", variance)
         self.log_lengthscales = log_parameter("lengthscales", lengthscales)
         self.register_buffer("units", torch.ones(1, dtype=torch.float64))
+        if groups is not None:
+            self.groups = checked_groups(groups)
+            self.log_lengthscales = per_group("lengthscales", self.log_lengthscales, self.groups)
         if self.active_dims is not None:
-            check_length("lengthscales", self.log_lengthscales, len(self.active_dims))
+            check_length("lengthscales", self.lengthscales, len(self.active_dims))
 
     @property
     def variance(self) -> Tensor:
@@ -58,7 +71,8 @@ class Stationary(Kernel):
     @property
     def lengthscales(self) -> Tensor:
         """One entry if shared by all features, otherwise one for each."""
-        return self.log_lengthscales.exp() * self.units
+        learned = self.log_lengthscales.exp()
+        return (learned if self.groups is None else learned[list(self.groups)]) * self.units
 
     def diag(self, X: Tensor) -> Tensor:
         return self.variance.to(X) * X.new_ones(len(X))
@@ -66,8 +80,8 @@ class Stationary(Kernel):
     def rescaled(self, x_shift: Tensor, x_scale: Tensor, y_scale: float) -> Kernel:
         _, scale, y_scale = check_change_of_units(x_shift, x_scale, y_scale)
         scale = self.select_features(scale)
-        check_length("lengthscales", self.log_lengthscales, len(scale))
-        log_factor, units = split_units(self.units, scale, self.log_lengthscales.numel())
+        check_length("lengthscales", self.lengthscales, len(scale))
+        log_factor, units = split_units(self.units, scale, self.log_lengthscales.numel(), self.groups)
         new = deepcopy(self)
         with torch.no_grad():
             new.log_variance.add_(2.0 * math.log(y_scale))
@@ -76,7 +90,13 @@ class Stationary(Kernel):
         return new
 
     def extra_repr(self) -> str:
-        return self.arguments_repr({"variance": self.variance, "lengthscales": self.lengthscales})
+        return self._arguments_repr({})
+
+    def _arguments_repr(self, more: dict[str, Tensor]) -> str:
+        """Lengthscales as they would be given: of each group, unless units differ within groups."""
+        shown = self.lengthscales if self.units.numel() > 1 else self.log_lengthscales.exp() * self.units
+        text = self.arguments_repr({"variance": self.variance, "lengthscales": shown, **more})
+        return text if self.groups is None else f"{text}, groups={list(self.groups)}"
 
     def _columns_onto(self, profile: Profile | None, Z: Tensor) -> Columns:
         own_Z = self.select(Z)
@@ -139,8 +159,9 @@ class RationalQuadratic(Stationary):
         shape: Values = 1.0,
         *,
         active_dims: Sequence[int] | None = None,
+        groups: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(variance, lengthscales, active_dims=active_dims)
+        super().__init__(variance, lengthscales, active_dims=active_dims, groups=groups)
         self.log_shape = log_scalar_parameter("shape", shape)
 
     @property
@@ -154,4 +175,4 @@ class RationalQuadratic(Stationary):
         return torch.exp(self.log_variance.to(X) - shape * torch.log1p(r2 / (2.0 * shape)))
 
     def extra_repr(self) -> str:
-        return self.arguments_repr({"variance": self.variance, "lengthscales": self.lengthscales, "shape": self.shape})
+        return self._arguments_repr({"shape": self.shape})

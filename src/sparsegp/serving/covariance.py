@@ -90,7 +90,8 @@ def _stationary(profile: Callable[[KernelNode, Array], Array]) -> _Values:
     """variance * profile(sum_d (x_d - z_d)^2 / l_d^2), about a common centre so that large inputs do not cancel."""
 
     def evaluate(node: KernelNode, X: Array, Z: Array) -> Array:
-        scale, center = _exp(node.log_lengthscales) * _present(node.units), Z.mean(0)
+        learned, center = _exp(node.log_lengthscales), Z.mean(0)
+        scale = (learned if node.groups is None else learned[node.groups]) * _present(node.units)
         squares = _squared_distances((X - center) / scale, (Z - center) / scale)
         return _exp(node.log_variance) * profile(node, squares)
 
