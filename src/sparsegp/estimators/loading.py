@@ -13,6 +13,7 @@ from sparsegp.estimators.committee_regressor import CommitteeGPRegressor
 from sparsegp.estimators.heteroscedastic_regressor import HeteroscedasticGPRegressor
 from sparsegp.estimators.sparse import SparseGPRegressor
 from sparsegp.files import model_file
+from sparsegp.files.schema import Scaling
 from sparsegp.kernels import Kernel
 
 ESTIMATORS: Mapping[str, type[Any]] = {
@@ -28,18 +29,19 @@ def load(path: str | os.PathLike[str], *, kernels: Mapping[str, type[Kernel]] | 
     record = model_file.read(path)
     try:
         model = records.restore(record, ESTIMATORS, kernels or {})
-        _try_out(model, record.scaling.input_mean)
+        _try_out(model, record.scaling)
     except Exception as error:
         # whatever a strange file provokes, the reader learns that it is the file
         raise model_file.unusable(path, error) from error
     return model
 
 
-def _try_out(model: Any, row: np.ndarray[Any, Any]) -> None:
-    """A file that loads predicts: one row, so that parts that do not fit together are found here."""
+def _try_out(model: Any, scaling: Scaling) -> None:
+    """A file that loads predicts: some rows, so that parts that do not fit together are found here."""
+    rows = scaling.input_mean + scaling.input_scale * np.array([[-1.0], [0.0], [1.0]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        forecast = model.forecast(row[None])
-    mean, var = forecast.mean, forecast.var  # a variance of Nystrom may be negative
-    if not (mean.shape == var.shape == (1,)) or not (np.isfinite(mean).all() and np.isfinite(var).all()):
-        raise ModelFileError(f"the prediction of one row came out as {mean} with variance {var}")
+        forecast = model.forecast(rows)
+        mean, var = forecast.mean, forecast.var  # a variance of Nystrom may be negative
+    if not (mean.shape == var.shape == (3,)) or not (np.isfinite(mean).all() and np.isfinite(var).all()):
+        raise ModelFileError(f"the prediction of three rows came out as {mean} with variances {var}")

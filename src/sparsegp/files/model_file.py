@@ -35,6 +35,12 @@ def read(path: str | os.PathLike[str]) -> Model:
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
     description, arrays = encoding.to_json(model)
+    try:
+        encoding.from_json(Model, description, arrays)
+    except ModelFileError as error:
+        raise ModelFileError(
+            f"The model would be refused when loaded: {error}. Look at info_ and fit again; the file was not written."
+        ) from error
     container.write(path, {"package_version": _version(), **description}, arrays)
 
 
