@@ -34,7 +34,7 @@ def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
     """The same, or None where only `sparsegp.load` can read the model."""
     model = model_file.read(path)
     try:
-        return _tried_out(Predictor._of(model)) if _is_light(model) else None
+        return _tried_out(Predictor._of(model), model_file.own_rows(model)) if _is_light(model) else None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise model_file.unusable(path, error) from error
 
@@ -50,12 +50,11 @@ def _is_light(model: Model) -> bool:
     )
 
 
-def _tried_out(found: "Predictor") -> "Predictor":
-    """A file that loads predicts: one row, so that parts that do not fit together are found here."""
-    scaling = found._scaling
-    mean, std = found.predict(scaling.input_mean + scaling.input_scale * np.array([[-1.0], [0.0], [1.0]]), True)
-    if mean.shape != (3,) or not np.isfinite([mean, std]).all() or not (std > 0).all():
-        raise ValueError(f"the prediction of three rows came out as {mean}, {std}")
+def _tried_out(found: "Predictor", rows: Array) -> "Predictor":
+    """A file that loads predicts: rows of its own, so that parts that do not fit together are found here."""
+    mean, std = found.predict(rows, return_std=True)
+    if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
+        raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
     return found
 
 
