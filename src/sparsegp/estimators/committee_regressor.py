@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg, parallel
+from sparsegp import linalg, memory, parallel
 from sparsegp.cluster import executor_of
 from sparsegp.committee import aggregation
 from sparsegp.committee.aggregation import Aggregation
@@ -124,6 +124,7 @@ class CommitteeGPRegressor(Estimator):
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
+    @memory.explained
     def fit(
         self,
         X: Any,
@@ -187,6 +188,7 @@ class CommitteeGPRegressor(Estimator):
         self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, given=given))
         return self
 
+    @memory.explained
     def partial_fit(
         self,
         X: Any,
@@ -209,6 +211,7 @@ class CommitteeGPRegressor(Estimator):
         given = Given(X, y, target, noise_var, sample_weight, blocks)
         return self._add(given) if self._is_fitted else self._fit(given)
 
+    @memory.explained
     def forget(
         self,
         X: Any,
@@ -285,7 +288,7 @@ class CommitteeGPRegressor(Estimator):
             warnings.warn(
                 f"n_experts={self.n_experts} is more than the {n_rows} rows: there is an expert for each row. "
                 "An expert needs some hundred rows to be worth asking.",
-                stacklevel=5,
+                stacklevel=6,
             )
         return min(self.n_experts, n_rows)
 

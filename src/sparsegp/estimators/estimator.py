@@ -18,7 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, memory
 from sparsegp.calibration.calibration import Calibrated, CalibratedJoint, Calibration
 from sparsegp.cluster.prediction import lazy_predictions
 from sparsegp.core.approximations import Family
@@ -46,6 +46,8 @@ from sparsegp.fit.start import starting_point
 from sparsegp.fit.trends import trend_of
 from sparsegp.kernels import Kernel
 
+JOINT_COPIES = 4
+FEWER_ROWS = "Ask for fewer rows at once; return_std and intervals need no covariance."
 ROW_BY_ROW = "Of a dask collection there are predictions row by row: no return_cov, no blocks=."
 
 
@@ -240,6 +242,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         checked, like = checks.new_inputs(self, X), self._like
         return self.scaling_.tensor(checked, like.dtype, str(like.device))
 
+    @memory.explained
     def forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Predictive:
         """The distribution of y (`latent=True`: of f) at each row of X, as one object.
 
@@ -251,9 +254,11 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
 
+    @memory.explained
     def joint_forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Joint:
         """The distribution of y (`latent=True`: of f) at all rows of X together: `mean`, `cov` and `sample`."""
         inputs = self._new_inputs(X)
+        memory.require(8.0 * JOINT_COPIES * len(inputs) ** 2, f"The covariance of {len(inputs):,} rows", FEWER_ROWS)
         joint: Joint = self.model_.joint_forecast(inputs, blocks, self.scaling_)
         if latent:
             return joint.latent
@@ -265,6 +270,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             return forecast
         return self.calibration_.applied(forecast, inputs, self.scaling_.y_mean, self.scaling_.y_scale)
 
+    @memory.explained
     def predict(
         self,
         X: Any,
@@ -318,6 +324,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """Log density of each target under its prediction; minus its mean is the NLPD."""
         return self.forecast(X, blocks=blocks).log_density(y)
 
+    @memory.explained
     def sample_y(
         self,
         X: Any,
@@ -342,6 +349,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             raise InputError(ROW_BY_ROW)
         return lazy_predictions(self, X, latent, n_columns, ask)
 
+    @memory.explained
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file that `sparsegp.load` reads: data only, no code, no pickle.
 

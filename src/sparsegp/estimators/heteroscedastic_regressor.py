@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg
+from sparsegp import linalg, memory
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.dense import require_dense_size
@@ -105,6 +105,7 @@ class HeteroscedasticGPRegressor(Estimator):
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
+    @memory.explained
     def fit(
         self,
         X: Any,
@@ -196,6 +197,7 @@ class HeteroscedasticGPRegressor(Estimator):
             return inducing
         return data.scaling.inputs(checks.inducing_array(inducing, data.columns.n_features))
 
+    @memory.explained
     def partial_fit(
         self,
         X: Any,
@@ -220,6 +222,7 @@ class HeteroscedasticGPRegressor(Estimator):
             given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
         return self._fit(given)
 
+    @memory.explained
     def forget(
         self,
         X: Any,

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sparsegp import linalg, metrics
+from sparsegp import linalg, memory, metrics
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import sum_over
 from sparsegp.core import approximations
@@ -152,6 +152,7 @@ class SparseGPRegressor(Estimator):
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
+    @memory.explained
     def fit(
         self,
         X: Any,
@@ -192,7 +193,7 @@ class SparseGPRegressor(Estimator):
                 raise
             report = _budget_report(budget, replace(progress, reason=INTERRUPTED))
             fitted = replace(fitted, info={**fitted.info, "budget": report})
-            warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=4)
+            warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=5)
         assert fitted is not None
         self.assign(replace(fitted, info={**fitted.info, "seconds": budget.used}))
         return self
@@ -414,7 +415,7 @@ class SparseGPRegressor(Estimator):
         progress = replace(
             choice.stopped, rows_seen=seen, fraction=seen / max(data.n_given, 1), reason=INTERRUPTED, is_exact=False
         )
-        warnings.warn(f"The fit was interrupted: the model is of {seen:,} rows, see info_['choice'].", stacklevel=5)
+        warnings.warn(f"The fit was interrupted: the model is of {seen:,} rows, see info_['choice'].", stacklevel=6)
         fitted = self._fitted(data, progress, choice, budget, in_steps=True)
         return replace(fitted, n_samples=seen), progress
 
@@ -460,6 +461,7 @@ class SparseGPRegressor(Estimator):
         mean, std = self.predict(X, return_std=True)
         return {"rmse": metrics.rmse(y, mean), "nlpd": metrics.nlpd(y, mean, std)}
 
+    @memory.explained
     def partial_fit(
         self,
         X: Any,
@@ -533,6 +535,7 @@ class SparseGPRegressor(Estimator):
             given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
         return self._fit(given, trials=False)
 
+    @memory.explained
     def forget(
         self,
         X: Any,
@@ -556,6 +559,7 @@ class SparseGPRegressor(Estimator):
             )
         return self._remove(Given(X, y, target, noise_var, sample_weight, blocks))
 
+    @memory.explained
     def merge(self, other: Any) -> Self:
         """Take in the rows of another model: exactly the model of both, if none of its rows is in this one.
 

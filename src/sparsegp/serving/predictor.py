@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegp import memory
 from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
 from sparsegp.errors import InputError, ModelFileError
@@ -19,6 +20,7 @@ ROWS_AT_ONCE = 8192
 SMALLEST_VARIANCE = 1e-14
 
 
+@memory.explained
 def load(path: str | os.PathLike[str]) -> "Predictor":
     """The predictor of a model file; an error where only `sparsegp.load` can read the model."""
     found = load_if_light(path)
