@@ -136,8 +136,8 @@ def test_rows_are_streamed_where_memory_is_short(
     whole = SparseGPRegressor(kernel, "vfe", **options).fit(path, target="y")
     assert len(seen) == 1
     np.testing.assert_allclose(streamed.predict(X[:9]), whole.predict(X[:9]), rtol=1e-8)
+    monkeypatch.setattr(memory, "rooms", lambda: [Room("the container", 500 * MIB, 70 * MIB)])
     with pytest.raises(MemoryLimitError, match=r"Holding 400,000 rows of 2 columns in memory needs about 18 MiB"):
-        monkeypatch.setattr(memory, "rooms", lambda: [Room("the container", 500 * MIB, 70 * MIB)])
         SparseGPRegressor(kernel, "nystrom", n_inducing=5).fit(path, target="y")
 
 

@@ -291,7 +291,11 @@ class Joint:
     def of(cls, rows: "Gaussian | NoiseMixture", f_cov: Array) -> "Joint":
         """With a covariance as it was computed. It becomes one, with the variances of the rows on its diagonal."""
         require_numbers(rows.mean, rows.var)
-        require_numbers(rows.mean, f_cov.sum(axis=0))
+        if not np.isfinite(f_cov).all():
+            raise InputError(
+                "The joint covariance of these rows cannot be computed in double precision: some are nearly equal to "
+                "rows of the fit with hardly any noise. Ask for return_std, or for fewer of these rows at once."
+            )
         return cls(rows, as_covariance(f_cov, rows.f_var))
 
     @property

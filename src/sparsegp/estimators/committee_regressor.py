@@ -185,7 +185,8 @@ class CommitteeGPRegressor(Estimator):
             finally:
                 listener.close()
         info = _report(last, budget)
-        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, given=given))
+        kept = {"given": given, "digest": data.digest}
+        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, **kept))
         return self
 
     @memory.explained

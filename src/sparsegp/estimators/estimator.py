@@ -27,6 +27,7 @@ from sparsegp.core.left_out import LeftOut
 from sparsegp.core.predictive import Array, Joint, Predictive, require_numbers
 from sparsegp.core.trend import Trend, detrended
 from sparsegp.data import Batch, to_block
+from sparsegp.data.digest import RowDigest
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
 from sparsegp.estimators.diagnosis import Diagnosis, diagnose
@@ -184,8 +185,9 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         batch = self._later_batch(given)
         block, labels = self._block_of(batch, given.blocks)
         if len(block):
-            calibration = self._calibration_after(block, labels)
-            self._assign_update(self._added(self.model_, block, labels).reported(), len(batch), calibration)
+            calibration, digest = self._calibration_after(block, labels), self.fitted_.digest
+            after = None if digest is None else digest.with_rows(batch)
+            self._assign_update(self._added(self.model_, block, labels).reported(), len(batch), after, calibration)
         return self
 
     def _calibration_after(self, block: Block, labels: ArrayLike | None) -> Calibration | None:
@@ -207,17 +209,27 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         batch = self._later_batch(given)
         block, labels = self._block_of(batch, given.blocks)
         if len(block):
-            self._assign_update(self.model_.remove(block, labels), -len(batch))
+            digest = self.fitted_.digest
+            after = None if digest is None else digest.without_rows(batch)
+            self._assign_update(self.model_.remove(block, labels), -len(batch), after)
         return self
 
-    def _assign_update(self, model: Any, n_new: int, calibration: Calibration | None = None) -> None:
+    def _assign_update(
+        self, model: Any, n_new: int, digest: RowDigest | None, calibration: Calibration | None = None
+    ) -> None:
         """Without a new calibration that of before stays."""
         info = {**self.info_, "innovations": model.innovations.summary()}
         window = getattr(self, "window", None)
         n_samples = self.n_samples_seen_ + n_new if window is None else model.n_rows
         calibration = self.calibration_ if calibration is None else calibration
         self.fitted_ = replace(
-            self.fitted_, model=model, info=info, n_samples=n_samples, calibration=calibration, given=None
+            self.fitted_,
+            model=model,
+            info=info,
+            n_samples=n_samples,
+            calibration=calibration,
+            given=None,
+            digest=digest,
         )
 
     def _later_batch(self, given: Given) -> Batch:
@@ -424,7 +436,13 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         fresh = copy(self)
         info = {**self.info_, "innovations": self.model_.without_rows().innovations.summary()}
         fresh.fitted_ = replace(
-            self.fitted_, model=self.model_.without_rows(), info=info, n_samples=0, batches=(), given=None
+            self.fitted_,
+            model=self.model_.without_rows(),
+            info=info,
+            n_samples=0,
+            batches=(),
+            given=None,
+            digest=RowDigest.empty(),
         )
         return fresh
 

@@ -21,6 +21,7 @@ from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import scanned
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.data import Batch, FeatureLayout, Scan, Source, SourceRows, open_source, scan, to_block
+from sparsegp.data.digest import RowDigest
 from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
@@ -72,7 +73,7 @@ class Opened:
     """Rows in the scaling of the model, that scaling, and how many rows came, those of weight zero included.
 
     `labels` are the user's blocks of the rows. `was_cut`: a short budget has left rows unread; `n_all` is then how many
-    there are, as far as that is known.
+    there are, as far as that is known. `digest` is that of the rows where they are in memory.
     """
 
     rows: Rows
@@ -82,6 +83,7 @@ class Opened:
     labels: ArrayLike | None = None
     n_all: int = 0
     was_cut: bool = False
+    digest: RowDigest | None = None
 
     @property
     def groups(self) -> tuple[int, ...] | None:
@@ -200,7 +202,8 @@ def _in_memory(estimator: Any, given: Given, like: Tensor, scaling: Scaling | No
 
 def _of_batch(batch: Batch, columns: Columns, scaling: Scaling, blocks: ArrayLike | None, like: Tensor) -> Opened:
     block, labels = drop_weightless(to_block(batch, scaling, like), blocks)
-    return Opened(MemoryRows(block), scaling, columns, len(batch), labels)
+    digest = RowDigest.empty().with_rows(batch)
+    return Opened(MemoryRows(block), scaling, columns, len(batch), labels, digest=digest)
 
 
 def _scanned(

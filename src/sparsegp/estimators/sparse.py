@@ -405,7 +405,8 @@ class SparseGPRegressor(Estimator):
                 says = _of_a_part(n_samples, n_all, progress.model)
                 info["budget"]["says"] = says
                 warnings.warn(f"time_budget={budget.asked:g} s: {says}", stacklevel=2)
-        fitted = Fitted(progress.model, data.scaling, {**info, "seconds": budget.used}, n_samples, data.columns)
+        info = {**info, "seconds": budget.used}
+        fitted = Fitted(progress.model, data.scaling, info, n_samples, data.columns, digest=data.digest)
         return replace(fitted, calibration=progress.calibration)
 
     def _stopped(self, data: Opened, choice: Choice, budget: Budget) -> tuple[Fitted, Progress]:
@@ -518,7 +519,7 @@ class SparseGPRegressor(Estimator):
             self._require_same_noise(found.noise_total is not None)
             if self.half_life is not None:
                 model = model.scale(float(np.exp2(-found.n_rows / self.half_life)))
-            self._assign_update(model.add_sum(found).reported(), found.n_rows + found.n_weightless)
+            self._assign_update(model.add_sum(found).reported(), found.n_rows + found.n_weightless, None)
         return self
 
     def _fit_first(self, given: Given) -> Self:
@@ -576,7 +577,8 @@ class SparseGPRegressor(Estimator):
                 "were standardised with different data. Use normalize=False with the same kernel, noise_var, inducing "
                 "and optimizer=None in both."
             )
-        self._assign_update(merged, other.n_samples_seen_)
+        mine, theirs = self.fitted_.digest, other.fitted_.digest
+        self._assign_update(merged, other.n_samples_seen_, None if mine is None or theirs is None else mine + theirs)
         return self
 
     @property
