@@ -36,7 +36,7 @@ def test_phantoms_are_refused_and_leave_the_model_alone(name: str) -> None:
     for k in range(30):
         draw = np.random.default_rng(k)
         row = draw.normal(0.0, 0.1, (1, 2))
-        with pytest.raises(InputError, match="must have been added before|not among"):
+        with pytest.raises(InputError, match=r"must have been added before|not among"):
             fitted.forget(row, np.array([0.0]))
     assert np.array_equal(fitted.predict(X[:5]), before)
 
