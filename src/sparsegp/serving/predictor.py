@@ -11,12 +11,10 @@ from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files import calibration_parts, model_file
-from sparsegp.files.schema import INDUCING, SPARSE, Kernel, Model, Scaling, Trend
-from sparsegp.serving import covariance
+from sparsegp.files.schema import SPARSE, Kernel, Model, Scaling
+from sparsegp.serving import covariance, posteriors
 from sparsegp.serving.covariance import Array
-
-ROWS_AT_ONCE = 8192
-SMALLEST_VARIANCE = 1e-14
+from sparsegp.serving.posteriors import Posterior
 
 
 def load(path: str | os.PathLike[str]) -> "Predictor":
@@ -24,8 +22,8 @@ def load(path: str | os.PathLike[str]) -> "Predictor":
     found = load_if_light(path)
     if found is None:
         raise ModelFileError(
-            f"{path} holds a model that needs torch to predict (blocks, training rows, learned noise, experts or a "
-            "kernel of your own): use sparsegp.load."
+            f"{path} holds a model that needs torch to predict (learned noise, experts, the Nystrom approximation, "
+            "float32 or a kernel of your own): use sparsegp.load."
         )
     return found
 
@@ -40,11 +38,11 @@ def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
 
 
 def _is_light(model: Model) -> bool:
-    """Inducing values under a known kernel, and nothing else, predict."""
+    """One posterior, of a form and under a kernel that are known here, predicts."""
     return (
         model.kind == SPARSE
         and model.posterior is not None
-        and model.posterior.form == INDUCING
+        and posteriors.is_known(model.posterior)
         and model.parameters["dtype"] == "float64"
         and covariance.knows(model.kernel)
     )
@@ -64,32 +62,12 @@ def _restored_scale(model: Model) -> LocalScale | None:
     return calibration_parts.restored_scale(model.calibration.scale, model.columns.count)
 
 
-def _solved(A: Array, b: Array) -> Array:
-    return np.linalg.solve(A, b).astype(np.float64, copy=False)
-
-
-def _lower(triangle: Array, size: int) -> Array:
-    """The lower-triangular matrix whose rows are stored one after another."""
-    if size * (size + 1) != 2 * len(triangle):
-        raise ValueError(f"a triangle of {size} rows cannot have {len(triangle)} entries")
-    A: Array = np.zeros((size, size))
-    A[np.tril_indices(size)] = triangle
-    return A
-
-
-def _features(trend: Trend, rows: Array) -> Array:
-    """width (1, x_j for j in columns) of each row."""
-    T: Array = np.hstack([np.ones((len(rows), 1)), rows[:, trend.columns]])
-    return trend.width * T
-
-
 @dataclass(frozen=True, eq=False)
 class Predictor:
     """What a saved model says of new rows.
 
-    With w = L^-1 k(Z, x) the mean is w^T m and the variance k(x, x) - |w|^2 + |B^-1 w|^2, of SoR the last term alone.
-    y = mean + std c r, with a local scale c and a shape of r: 1 and the standard normal where there is no calibration.
-    With a trend w goes on with its features where it meets m and B.
+    The posterior gives mean and variance of f. y = mean + std c r, with a local scale c and a shape of r: 1 and the
+    standard normal where there is no calibration.
     """
 
     n_features_in_: int
@@ -99,25 +77,15 @@ class Predictor:
     target_name_in_: str | None = field(repr=False)
     _scaling: Scaling = field(repr=False)
     _kernel: Kernel = field(repr=False)
-    _inducing: Array = field(repr=False)
-    _whiten: Array = field(repr=False)
-    _spread: Array = field(repr=False)
-    _weights: Array = field(repr=False)
-    _deterministic: bool = field(repr=False)
+    _posterior: Posterior = field(repr=False)
     _shape: Shape = field(repr=False)
     _scale: LocalScale | None = field(repr=False)
-    _trend: Trend | None = field(repr=False)
 
     @classmethod
     def _of(cls, model: Model) -> "Predictor":
-        posterior = model.posterior
-        if posterior is None or posterior.inducing is None:
-            raise ValueError("the model lacks its inducing values")
-        values, found = posterior.inducing, model.calibration
-        size, total = len(values.inputs), len(values.mean)
-        inner = _solved(_lower(values.prior_cholesky, size), np.eye(size))
-        whiten = np.eye(total)
-        whiten[:size, :size] = inner
+        found = model.calibration
+        if model.posterior is None:
+            raise ValueError("the model lacks its posterior")
         return cls(
             n_features_in_=model.columns.count,
             feature_names_in_=model.columns.names,
@@ -126,22 +94,18 @@ class Predictor:
             target_name_in_=model.columns.target,
             _scaling=model.scaling,
             _kernel=model.kernel,
-            _inducing=values.inputs,
-            _whiten=inner,
-            _spread=_solved(_lower(values.precision_cholesky, total), whiten),
-            _weights=whiten.T @ values.mean,
-            _deterministic=posterior.approximation.new_rows == "deterministic",
+            _posterior=posteriors.restored(model.posterior, model.kernel),
             _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
             _scale=_restored_scale(model),
-            _trend=posterior.trend,
         )
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
         """Mean of y at the rows of X, with its standard deviation on request; `latent`: of the noise-free function."""
         rows = self._checked(X)
-        mean, var = self._both(rows)
         if not return_std:
-            return mean
+            scaling = self._scaling
+            return self._posterior.mean(self._scaled(rows)) * scaling.target_scale + scaling.target_mean
+        mean, var = self._both(rows)
         if latent:
             return mean, np.sqrt(var)
         return mean, math.sqrt(self._shape.var) * self._units(rows, mean, var)
@@ -198,10 +162,7 @@ class Predictor:
 
     def _both(self, rows: Array) -> tuple[Array, Array]:
         """Mean and variance of f, in units of y."""
-        mean, var = np.empty(len(rows)), np.empty(len(rows))
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            chunk = slice(start, start + ROWS_AT_ONCE)
-            mean[chunk], var[chunk] = self._moments(rows[chunk])
+        mean, var = self._posterior.moments(self._scaled(rows))
         scale = self._scaling.target_scale
         return mean * scale + self._scaling.target_mean, var * scale**2
 
@@ -211,19 +172,13 @@ class Predictor:
         if self._scale is None:
             return std
         scaling = self._scaling
-        inputs = (rows - scaling.input_mean) / scaling.input_scale
         scaled = (mean - scaling.target_mean) / scaling.target_scale
-        unit: Array = std * self._scale.at(inputs, scaled, std / scaling.target_scale)
+        unit: Array = std * self._scale.at(self._scaled(rows), scaled, std / scaling.target_scale)
         return unit
 
-    def _moments(self, X: Array) -> tuple[Array, Array]:
-        rows = (X - self._scaling.input_mean) / self._scaling.input_scale
-        K, prior_var = covariance.matrix(self._kernel, rows, self._inducing), covariance.diagonal(self._kernel, rows)
-        whole = K if self._trend is None else np.hstack([K, _features(self._trend, rows)])
-        var = np.square(whole @ self._spread.T).sum(1)
-        if not self._deterministic:
-            var += prior_var - np.square(K @ self._whiten.T).sum(1)
-        return whole @ self._weights, np.maximum(var, SMALLEST_VARIANCE * prior_var)
+    def _scaled(self, rows: Array) -> Array:
+        scaled: Array = (rows - self._scaling.input_mean) / self._scaling.input_scale
+        return scaled
 
     def _checked(self, X: Any) -> Array:
         names = getattr(X, "columns", None)
