@@ -100,7 +100,7 @@ def inverse_lower(L: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class InverseLower:
-    """L^-1 for products with rows, few or many: panel j has the columns j of L^-T down to its last row that is not zero.
+    """L^-1 for products with rows, few or many: panel j has some of its rows up to their last entry that counts.
 
     A product with it takes 5/8 of one with a square, and no row waits for the one before, as it does in a solve.
     """
@@ -110,11 +110,11 @@ class InverseLower:
     @classmethod
     def of(cls, L: Tensor) -> "InverseLower":
         inverse = inverse_lower(L)
-        return cls(tuple(inverse[panel, : panel.stop].mT.contiguous() for panel in _panels(L.shape[0])))
+        return cls(tuple(inverse[panel, : panel.stop].contiguous() for panel in _panels(L.shape[0])))
 
     @property
     def size(self) -> int:
-        return self.panels[-1].shape[0] if self.panels else 0
+        return self.panels[-1].shape[1] if self.panels else 0
 
     @property
     def n_bytes(self) -> int:
@@ -128,14 +128,14 @@ class InverseLower:
         out = K.new_empty(K.shape[0], self.size) if less is None else less
         for panel, place in zip(self.panels, _panels(self.size), strict=True):
             part = out[:, place]
-            torch.addmm(part, K[:, : place.stop], panel, beta=0.0 if less is None else -1.0, out=part)
+            torch.addmm(part, K[:, : place.stop], panel.mT, beta=0.0 if less is None else -1.0, out=part)
         return out
 
     def solve_transposed(self, v: Tensor) -> Tensor:
         """L^-T v of a vector."""
         out = torch.zeros_like(v)
         for panel, place in zip(self.panels, _panels(self.size), strict=True):
-            out[: place.stop] += panel @ v[place]
+            out[: place.stop] += v[place] @ panel
         return out
 
 

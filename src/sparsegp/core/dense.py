@@ -144,20 +144,21 @@ class ExactPosterior:
         return _mean(self.covariance, X.to(torch.float64), self.alpha, self.beside)
 
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        means, variances = [], []
         with torch.no_grad():
-            for part in X.to(torch.float64).split(CHUNK_ROWS):
-                K = self.covariance(part)
-                spread = self.whitened(K)
-                prior_var = self.kernel.diagonal(part)
-                mean = K @ self.alpha
-                var = torch.maximum(prior_var - linalg.row_squares(spread), SMALLEST_VARIANCE * prior_var)
-                if self.beside is not None:
-                    level, root = self.beside.moments(part, K)
-                    mean, var = mean + level, var + linalg.row_squares(root)
-                means.append(mean)
-                variances.append(var)
+            parts = [self._chunk(part) for part in X.to(torch.float64).split(CHUNK_ROWS)]
+        if len(parts) == 1:
+            return parts[0]
+        means, variances = zip(*parts, strict=True)
         return torch.cat(means), torch.cat(variances)
+
+    def _chunk(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        K, prior_var = self.covariance(X), self.kernel.diagonal(X)
+        mean = K @ self.alpha
+        var = torch.maximum(prior_var - linalg.row_squares(self.whitened(K)), SMALLEST_VARIANCE * prior_var)
+        if self.beside is None:
+            return mean, var
+        level, root = self.beside.moments(X, K)
+        return mean + level, var + linalg.row_squares(root)
 
     def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         X = X.to(torch.float64)

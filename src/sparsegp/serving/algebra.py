@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,35 +57,38 @@ def inverse_lower(L: Array) -> Array:
 
 @dataclass(frozen=True)
 class InverseLower:
-    """L^-1 for products with rows: panel j has the columns j of L^-T down to its last row that is not zero."""
+    """L^-1 for products with rows: panel j has some of its rows up to their last entry that counts."""
 
-    panels: tuple[Array, ...]
+    panels: tuple[Any, ...]
 
     @classmethod
     def of(cls, L: Array) -> "InverseLower":
         inverse = inverse_lower(L)
-        return cls(tuple(np.ascontiguousarray(inverse[panel, : panel.stop].T) for panel in _panels(len(L))))
+        return cls(tuple(np.ascontiguousarray(inverse[panel, : panel.stop]) for panel in _panels(len(L))))
 
     @property
     def size(self) -> int:
-        return len(self.panels[-1]) if self.panels else 0
+        return int(self.panels[-1].shape[1]) if self.panels else 0
 
     @property
     def n_bytes(self) -> int:
         return sum(panel.nbytes for panel in self.panels)
 
-    def whiten(self, K: Array) -> Array:
+    def to(self, dtype: Any) -> "InverseLower":
+        return InverseLower(tuple(panel.astype(dtype) for panel in self.panels))
+
+    def whiten(self, K: Any) -> Any:
         """K L^-T, row by row L^-1 k_i."""
-        out: Array = np.empty((len(K), self.size))
+        out = np.empty((len(K), self.size), dtype=K.dtype)
         for panel, place in zip(self.panels, _panels(self.size), strict=True):
-            np.matmul(K[:, : place.stop], panel, out=out[:, place])
+            np.matmul(K[:, : place.stop], panel.T, out=out[:, place])
         return out
 
     def solve_transposed(self, v: Array) -> Array:
         """L^-T v of a vector."""
         out: Array = np.zeros(self.size)
         for panel, place in zip(self.panels, _panels(self.size), strict=True):
-            out[: place.stop] += panel @ v[place]
+            out[: place.stop] += v[place] @ panel
         return out
 
 
@@ -94,7 +97,7 @@ def _panels(size: int) -> Iterator[slice]:
     return (slice(start, min(start + step, size)) for start in range(0, size, step))
 
 
-def row_squares(A: Array) -> Array:
+def row_squares(A: Any) -> Array:
     """sum_j A_ij^2 for each row i, without a temporary of the size of A."""
     squares: Array = np.einsum("ij,ij->i", A, A)
     return squares

@@ -3,8 +3,8 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ KEPT_BYTES = 2**30
 MOST_DENSE_ROWS = 5_000
 """An exact model of more rows is left to torch: its factor takes many seconds."""
 SMALLEST_VARIANCE = 1e-14
+# As in sparsegp.core.local.
+NARROW_ROWS, NARROW_ERROR, PROBE_ROWS = 256, 2e-4, 32
 
 Whole = NDArray[np.int64]
 
@@ -150,17 +152,24 @@ class Inducing:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Of one block: its inputs, A = C^-1 W, C^-1 with C C^T = D + noise, and the weights of the mean."""
+    """Of one block: its inputs, A = C^-1 W and C^-1 with C C^T = D + noise, both perhaps in float32, and the weights of
+    the mean."""
 
     inputs: Array
-    A: Array
+    A: Any
     inverse: InverseLower
     shared: Array
     own: Array
 
     @property
     def n_bytes(self) -> int:
-        return self.A.nbytes + self.inverse.n_bytes
+        return int(self.A.nbytes) + self.inverse.n_bytes
+
+    def conditional(self, K: Array, W: Array, size: int) -> tuple[Any, Array]:
+        """Of rows with features W: C^-1 (k_P - W_P w), and the slope that the values of W are left with."""
+        root = self.inverse.whiten(K.astype(self.A.dtype, copy=False))
+        root -= W[:, :size].astype(self.A.dtype, copy=False) @ self.A[:, :size].T
+        return root, W - root @ self.A
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,15 +265,12 @@ class Local:
         prior_var, var = self._prior.left(rows, W)
         if block is None:
             mean = columns @ self._without
+            var += algebra.row_squares(self._spread.whiten(W))
         else:
             K = covariance.matrix(self._prior.kernel, rows, block.inputs)
             mean = columns @ block.shared
             mean += K @ block.own
-            root = block.inverse.whiten(K)
-            root -= W[:, : self._prior.size] @ block.A[:, : self._prior.size].T
-            W -= root @ block.A
-            var -= algebra.row_squares(root)
-        var += algebra.row_squares(self._spread.whiten(W))
+            var = self._variance(block, K, W, var)
         return mean, np.maximum(var, SMALLEST_VARIANCE * prior_var)
 
     def _visit(self, rows: Array, work: Callable[[list[tuple[int, Whole]]], None]) -> None:
@@ -310,7 +316,21 @@ class Local:
         A, left = np.ascontiguousarray(whitened[:, :-1]), whitened[:, -1] - whitened[:, :-1] @ self._mean
         shared = self._mean.copy()
         shared[: prior.size] -= (A.T @ left)[: prior.size]
-        return _Block(X, A, inverse, prior.weights(shared), inverse.solve_transposed(left))
+        block = _Block(X, A, inverse, prior.weights(shared), inverse.solve_transposed(left))
+        return self._narrowed(block, W) if len(X) >= NARROW_ROWS else block
+
+    def _narrowed(self, block: _Block, W: Array) -> _Block:
+        """In float32, where that leaves the variances of some of its own rows right, as in sparsegp.core.local."""
+        narrow = replace(block, A=block.A.astype(np.float32), inverse=block.inverse.to(np.float32))
+        some = slice(None, None, -(-len(W) // PROBE_ROWS))
+        K = covariance.matrix(self._prior.kernel, block.inputs[some], block.inputs)
+        left = self._prior.left(block.inputs[some], W[some])[1]
+        var, other = (self._variance(part, K, W[some], left) for part in (block, narrow))
+        return narrow if (np.abs(var - other) <= NARROW_ERROR * var).all() else block
+
+    def _variance(self, block: _Block, K: Array, W: Array, left: Array) -> Array:
+        root, slope = block.conditional(K, W, self._prior.size)
+        return left - algebra.row_squares(root) + algebra.row_squares(self._spread.whiten(slope))
 
 
 def nearest(X: Array, centroids: Array) -> Whole:

@@ -62,6 +62,65 @@ def _restored_scale(model: Model) -> LocalScale | None:
     return calibration_parts.restored_scale(model.calibration.scale, model.columns.count)
 
 
+def _require_coverage(coverage: float) -> None:
+    if not 0.0 < coverage < 1.0:
+        raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
+
+
+def _checked_levels(q: Any) -> Array:
+    levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
+    if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
+        raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
+    return levels
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """y = mean + unit r at each row, r ~ shape; `f_std` is that of the noise-free function."""
+
+    mean: Array
+    f_std: Array
+    unit: Array
+    shape: Shape = field(repr=False)
+
+    @property
+    def std(self) -> Array:
+        std: Array = math.sqrt(self.shape.var) * self.unit
+        return std
+
+    def interval(self, coverage: float) -> tuple[Array, Array]:
+        """Lower and upper end of the central interval that holds y with probability `coverage`."""
+        _require_coverage(coverage)
+        ends = self.quantiles([0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
+        return ends[:, 0], ends[:, 1]
+
+    def quantiles(self, q: Any) -> Array:
+        """Values that y stays below with the probabilities in q: one column for each."""
+        quantiles: Array = self.mean[:, None] + self.unit[:, None] * self.shape.quantiles(_checked_levels(q))
+        return quantiles
+
+    def log_density(self, y: Any) -> Array:
+        return self.shape.log_density(self._residuals(y)) - np.log(self.unit)
+
+    def cdf(self, y: Any) -> Array:
+        return self.shape.cdf(self._residuals(y))
+
+    def crps(self, y: Any) -> Array:
+        return self.unit * self.shape.crps(self._residuals(y))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        sample: Array = self.mean[:, None] + self.unit[:, None] * self.shape.sample((len(self.mean), n), rng)
+        return sample
+
+    def _residuals(self, y: Any) -> Array:
+        """(y - mean)/unit."""
+        target = np.asarray(y, dtype=np.float64).ravel()
+        if target.shape != self.mean.shape:
+            raise InputError(f"y must have one target for each of the {len(self.mean)} rows; got {len(target)}.")
+        residuals: Array = (target - self.mean) / self.unit
+        return residuals
+
+
 @dataclass(frozen=True, eq=False)
 class Predictor:
     """What a saved model says of new rows.
@@ -99,66 +158,45 @@ class Predictor:
             _scale=_restored_scale(model),
         )
 
+    def forecast(self, X: Any) -> "Forecast":
+        """The distribution of y at each row of X, as one object: all that is asked of it takes a single pass."""
+        rows = self._checked(X)
+        mean, var = self._both(rows)
+        return Forecast(mean, np.sqrt(var), self._units(rows, mean, var), self._shape)
+
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
         """Mean of y at the rows of X, with its standard deviation on request; `latent`: of the noise-free function."""
-        rows = self._checked(X)
         if not return_std:
-            scaling = self._scaling
-            return self._posterior.mean(self._scaled(rows)) * scaling.target_scale + scaling.target_mean
-        mean, var = self._both(rows)
-        if latent:
-            return mean, np.sqrt(var)
-        return mean, math.sqrt(self._shape.var) * self._units(rows, mean, var)
+            scaled = self._posterior.mean(self._scaled(self._checked(X)))
+            return scaled * self._scaling.target_scale + self._scaling.target_mean
+        found = self.forecast(X)
+        return found.mean, found.f_std if latent else found.std
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds y with probability `coverage`."""
-        if not 0.0 < coverage < 1.0:
-            raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
-        ends = self.predict_quantiles(X, [0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
-        return ends[:, 0], ends[:, 1]
+        _require_coverage(coverage)
+        return self.forecast(X).interval(coverage)
 
     def predict_quantiles(self, X: Any, q: Any) -> Array:
         """Quantiles of y: one column for each level in q."""
-        levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
-        if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
-            raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
-        mean, unit = self._location_and_unit(X)
-        quantiles: Array = mean[:, None] + unit[:, None] * self._shape.quantiles(levels)
-        return quantiles
+        levels = _checked_levels(q)
+        return self.forecast(X).quantiles(levels)
 
     def log_density(self, X: Any, y: Any) -> Array:
         """Log density of each target; minus its mean is the NLPD."""
-        residual, unit = self._residuals(X, y)
-        return self._shape.log_density(residual) - np.log(unit)
+        return self.forecast(X).log_density(y)
 
     def cdf(self, X: Any, y: Any) -> Array:
         """The probability that a target is not above each of these."""
-        return self._shape.cdf(self._residuals(X, y)[0])
+        return self.forecast(X).cdf(y)
 
     def crps(self, X: Any, y: Any) -> Array:
         """Continuous ranked probability score of each target, in units of y: the smaller, the better."""
-        residual, unit = self._residuals(X, y)
-        return unit * self._shape.crps(residual)
+        return self.forecast(X).crps(y)
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Draws of y [rows, n_samples], independent from row to row."""
-        mean, unit = self._location_and_unit(X)
-        draws = self._shape.sample((len(mean), n_samples), np.random.default_rng(random_state))
-        sample: Array = mean[:, None] + unit[:, None] * draws
-        return sample
-
-    def _residuals(self, X: Any, y: Any) -> tuple[Array, Array]:
-        """(y - mean)/unit and the unit of each row."""
-        mean, unit = self._location_and_unit(X)
-        target = np.asarray(y, dtype=np.float64).ravel()
-        if target.shape != mean.shape:
-            raise InputError(f"y must have one target for each of the {len(mean)} rows; got {len(target)}.")
-        return (target - mean) / unit, unit
-
-    def _location_and_unit(self, X: Any) -> tuple[Array, Array]:
-        rows = self._checked(X)
-        mean, var = self._both(rows)
-        return mean, self._units(rows, mean, var)
+        return self.forecast(X).sample(n_samples, np.random.default_rng(random_state))
 
     def _both(self, rows: Array) -> tuple[Array, Array]:
         """Mean and variance of f, in units of y."""
