@@ -24,7 +24,7 @@ from sparsegp.cluster.prediction import lazy_predictions
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
 from sparsegp.core.left_out import LeftOut
-from sparsegp.core.predictive import Array, Joint, Predictive
+from sparsegp.core.predictive import Array, Joint, Predictive, require_numbers
 from sparsegp.core.trend import Trend, detrended
 from sparsegp.data import Batch, to_block
 from sparsegp.errors import InputError
@@ -250,6 +250,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         inputs = self._new_inputs(X)
         with threads_for(len(inputs)):
             forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
+        require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
 
     def joint_forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Joint:
@@ -298,6 +299,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             inputs = self._new_inputs(X)
             with threads_for(len(inputs)):
                 expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
+            require_numbers(expected)
             return expected
         forecast = self.forecast(X, latent, blocks)
         return forecast.mean, forecast.std

@@ -40,6 +40,8 @@ def lower(triangle: Array, size: int) -> Array:
         raise ValueError(f"a triangle of {size} rows cannot have {len(triangle)} entries")
     A: Array = np.zeros((size, size))
     A[np.tril_indices(size)] = triangle
+    if not (A.diagonal() > 0).all():
+        raise ValueError("a triangle that should be a Cholesky factor has a diagonal that is not positive")
     return A
 
 

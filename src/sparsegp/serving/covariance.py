@@ -14,6 +14,7 @@ Value = TypeVar("Value")
 
 ROOT_3, ROOT_5 = 3.0**0.5, 5.0**0.5
 FARTHEST_SQ = 120.0
+FARTHEST = 1e100  # squares do not overflow
 
 
 class _Values(NamedTuple):
@@ -80,6 +81,7 @@ def _exp(log_value: Array | None) -> Array:
 
 def _squared_distances(A: Array, B: Array) -> Array:
     """|a_i - b_j|^2 from one product of [a, |a|^2, 1] and [-2 b, 1, |b|^2]."""
+    A, B = (np.clip(rows, -FARTHEST, FARTHEST) for rows in (A, B))
     one_a, one_b = np.ones((len(A), 1)), np.ones((len(B), 1))
     left = np.hstack([A, np.square(A).sum(1, keepdims=True), one_a])
     right = np.hstack([-2.0 * B, one_b, np.square(B).sum(1, keepdims=True)])

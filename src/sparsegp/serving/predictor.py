@@ -32,7 +32,7 @@ def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
     """The same, or None where only `sparsegp.load` can read the model."""
     model = model_file.read(path)
     try:
-        return _tried_out(Predictor._of(model)) if _is_light(model) else None
+        return _tried_out(Predictor._of(model), model_file.own_rows(model)) if _is_light(model) else None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise model_file.unusable(path, error) from error
 
@@ -48,11 +48,11 @@ def _is_light(model: Model) -> bool:
     )
 
 
-def _tried_out(found: "Predictor") -> "Predictor":
-    """A file that loads predicts: one row, so that parts that do not fit together are found here."""
-    mean, std = found.predict(found._scaling.input_mean[None], return_std=True)
-    if mean.shape != (1,) or not np.isfinite([mean, std]).all():
-        raise ValueError(f"the prediction of one row came out as {mean}, {std}")
+def _tried_out(found: "Predictor", rows: Array) -> "Predictor":
+    """A file that loads predicts: rows of its own, so that parts that do not fit together are found here."""
+    mean, std = found.predict(rows, return_std=True)
+    if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
+        raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
     return found
 
 
@@ -60,6 +60,15 @@ def _restored_scale(model: Model) -> LocalScale | None:
     if model.calibration is None or model.calibration.scale is None:
         return None
     return calibration_parts.restored_scale(model.calibration.scale, model.columns.count)
+
+
+def _finite(values: Array) -> Array:
+    if not np.isfinite(values).all():
+        raise InputError(
+            "A prediction is not a finite number: a row of X is too far from the rows of the fit, or the model file "
+            "was altered. Look at X."
+        )
+    return values
 
 
 def _require_coverage(coverage: float) -> None:
@@ -168,7 +177,7 @@ class Predictor:
         """Mean of y at the rows of X, with its standard deviation on request; `latent`: of the noise-free function."""
         if not return_std:
             scaled = self._posterior.mean(self._scaled(self._checked(X)))
-            return scaled * self._scaling.target_scale + self._scaling.target_mean
+            return _finite(scaled * self._scaling.target_scale + self._scaling.target_mean)
         found = self.forecast(X)
         return found.mean, found.f_std if latent else found.std
 
@@ -202,7 +211,7 @@ class Predictor:
         """Mean and variance of f, in units of y."""
         mean, var = self._posterior.moments(self._scaled(rows))
         scale = self._scaling.target_scale
-        return mean * scale + self._scaling.target_mean, var * scale**2
+        return _finite(mean * scale + self._scaling.target_mean), _finite(var * scale**2)
 
     def _units(self, rows: Array, mean: Array, var: Array) -> Array:
         """What r is multiplied by: the standard deviation that the posterior gives, times c."""
