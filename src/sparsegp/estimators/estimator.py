@@ -46,6 +46,7 @@ from sparsegp.fit.scaling import Scaling
 from sparsegp.fit.start import starting_point
 from sparsegp.fit.trends import trend_of
 from sparsegp.kernels import Kernel
+from sparsegp.parallel import threads_for
 
 JOINT_COPIES = 4
 FEWER_ROWS = "Ask for fewer rows at once; return_std and intervals need no covariance."
@@ -262,7 +263,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         pass over the rows. `blocks` is as for `predict`.
         """
         inputs = self._new_inputs(X)
-        forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
+        with threads_for(len(inputs)):
+            forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
         require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
 
@@ -311,8 +313,14 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if return_cov:
             joint = self.joint_forecast(X, latent, blocks)
             return joint.mean, joint.cov
+        if not return_std:
+            inputs = self._new_inputs(X)
+            with threads_for(len(inputs)):
+                expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
+            require_numbers(expected)
+            return expected
         forecast = self.forecast(X, latent, blocks)
-        return (forecast.mean, forecast.std) if return_std else forecast.mean
+        return forecast.mean, forecast.std
 
     def predict_components(self, X: Any, blocks: ArrayLike | None = None) -> tuple[Array, Array, Array]:
         """Mean of y, epistemic std (what more data would remove) and aleatoric std (the noise)."""
