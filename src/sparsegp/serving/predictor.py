@@ -36,7 +36,8 @@ def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
     """The same, or None where only `sparsegp.load` can read the model."""
     model = model_file.read(path)
     try:
-        return _tried_out(Predictor._of(model), model_file.own_rows(model)) if _is_light(model) else None
+        with np.errstate(over="ignore", invalid="ignore"):  # it is tried out
+            return _tried_out(Predictor._of(model), model_file.own_rows(model)) if _is_light(model) else None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise model_file.unusable(path, error) from error
 
@@ -202,12 +203,12 @@ class Predictor:
 
     def _both(self, rows: Array) -> tuple[Array, Array]:
         """Mean and variance of f, in units of y."""
-        mean, var = np.empty(len(rows)), np.empty(len(rows))
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            chunk = slice(start, start + ROWS_AT_ONCE)
-            mean[chunk], var[chunk] = self._moments(rows[chunk])
-        scale = self._scaling.target_scale
-        mean, var = mean * scale + self._scaling.target_mean, var * scale**2
+        mean, var, scale = np.empty(len(rows)), np.empty(len(rows)), self._scaling.target_scale
+        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at below
+            for start in range(0, len(rows), ROWS_AT_ONCE):
+                chunk = slice(start, start + ROWS_AT_ONCE)
+                mean[chunk], var[chunk] = self._moments(rows[chunk])
+            mean, var = mean * scale + self._scaling.target_mean, var * np.square(scale)
         if not (np.isfinite(mean).all() and np.isfinite(var).all()):
             raise InputError(
                 "A prediction is not a finite number: a row of X is too far from the rows of the fit, or the model "
