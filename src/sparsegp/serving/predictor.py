@@ -20,7 +20,6 @@ ROWS_AT_ONCE = 8192
 SMALLEST_VARIANCE = 1e-14
 
 
-@memory.explained
 def load(path: str | os.PathLike[str]) -> "Predictor":
     """The predictor of a model file; an error where only `sparsegp.load` can read the model."""
     found = load_if_light(path)
@@ -32,6 +31,7 @@ def load(path: str | os.PathLike[str]) -> "Predictor":
     return found
 
 
+@memory.explained
 def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
     """The same, or None where only `sparsegp.load` can read the model."""
     model = model_file.read(path)
