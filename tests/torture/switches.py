@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -40,8 +41,6 @@ def chunks_of(n_rows: int) -> Iterator[None]:
 
 @contextmanager
 def read_in_passes() -> Iterator[None]:
-    from dataclasses import replace
-
     options = Estimator.fit_options
     small = replace(options, opening=replace(options.opening, most_entries=40))
     with mock.patch.object(Estimator, "fit_options", small):
@@ -55,6 +54,7 @@ def nothing_negligible() -> Iterator[None]:
 
 
 SWITCHES: dict[str, tuple[Callable[[], Any], float]] = {
+    "once more": (nullcontext, 1e-9),
     "one thread": (lambda: threads(1), 1e-9),
     "two threads": (lambda: threads(2), 1e-9),
     "chunks of 7 rows": (lambda: chunks_of(7), 1e-9),

@@ -189,8 +189,7 @@ class CommitteeGPRegressor(Estimator):
             finally:
                 listener.close()
         info = _report(last, budget)
-        kept = {"given": given, "digest": data.digest}
-        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, **kept))
+        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, given=given, digest=data.digest))
         return self
 
     @memory.explained

@@ -181,7 +181,7 @@ def _source_of(given: Given) -> Source | None:
 
 def _require_room(given: Given) -> None:
     """For rows that are to be held, where it is known how many there are."""
-    shape = getattr(given.X, "shape", ())
+    shape: tuple[Any, ...] = getattr(given.X, "shape", ())
     if isinstance(given.X, str | Path) and (source := _source_of(given)) is not None:
         shape = source.n_rows, source.n_features
     if len(shape) == 2 and all(isinstance(n, int) for n in shape):

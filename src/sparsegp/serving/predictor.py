@@ -18,7 +18,6 @@ from sparsegp.serving.covariance import Array
 from sparsegp.serving.posteriors import Posterior
 
 
-@memory.explained
 def load(path: str | os.PathLike[str]) -> "Predictor":
     """The predictor of a model file; an error where only `sparsegp.load` can read the model."""
     found = load_if_light(path)
@@ -30,11 +29,13 @@ def load(path: str | os.PathLike[str]) -> "Predictor":
     return found
 
 
+@memory.explained
 def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
     """The same, or None where only `sparsegp.load` can read the model."""
     model = model_file.read(path)
     try:
-        return _tried_out(Predictor._of(model), model_file.own_rows(model)) if _is_light(model) else None
+        with np.errstate(over="ignore", invalid="ignore"):  # it is tried out
+            return _tried_out(Predictor._of(model), model_file.own_rows(model)) if _is_light(model) else None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise model_file.unusable(path, error) from error
 
@@ -211,9 +212,10 @@ class Predictor:
 
     def _both(self, rows: Array) -> tuple[Array, Array]:
         """Mean and variance of f, in units of y."""
-        mean, var = self._posterior.moments(self._scaled(rows))
         scale = self._scaling.target_scale
-        return _finite(mean * scale + self._scaling.target_mean), _finite(var * scale**2)
+        with np.errstate(over="ignore", invalid="ignore"):  # _finite looks at what comes of it
+            mean, var = self._posterior.moments(self._scaled(rows))
+            return _finite(mean * scale + self._scaling.target_mean), _finite(var * np.square(scale))
 
     def _units(self, rows: Array, mean: Array, var: Array) -> Array:
         """What r is multiplied by: the standard deviation that the posterior gives, times c."""
