@@ -136,7 +136,7 @@ class SparsePrior:
         """D = K_xx - Q_xx in float64, its diagonal clipped at zero; the covariance K_xx is computed unless given."""
         K = self.kernel(X) if K is None else K
         V64 = self.of_kernel(W).to(torch.float64)
-        D = linalg.symmetric_product(V64, V64).neg_().add_(K)
+        D = linalg.row_gram(V64).neg_().add_(K)
         D.diagonal().clamp_min_(0.0)
         return D
 
