@@ -27,13 +27,15 @@ CALIBRATIONS = (AUTO, SHAPE, SCALE, None)
 class Start:
     """Kernel and noise to learn from, and the record of how they were found.
 
-    `least_noise_var` is what learned noise may not fall below.
+    `least_noise_var` is what learned noise may not fall below. `local` has the same kernel with values that suit
+    neighbourhoods, where the choice of the kernel has learned them already.
     """
 
     kernel: Kernel
     noise_var: float
     stages: tuple[LearningResult, ...] = ()
     least_noise_var: float = 0.0
+    local: "Start | None" = None
 
     @property
     def stopped(self) -> bool:
