@@ -89,7 +89,8 @@ def test_linear_algebra_is_the_same_with_either_library():
         return [
             linalg.whiten_rows(K, L),
             linalg.solve_lower_transposed(L, K.mT),
-            linalg.rows_times_lower(K, L),
+            linalg.rows_times_lower_(K.clone(), L),
+            linalg.whiten_rows(K.clone(), L, overwrite=True),
             linalg.product(K, S),
             linalg.row_gram(K.mT),
             linalg.mirror_upper(gram),

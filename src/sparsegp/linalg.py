@@ -103,8 +103,13 @@ def solve_lower_transposed(L: Tensor, A: Tensor) -> Tensor:
     return solution
 
 
-def whiten_rows(K: Tensor, L: Tensor) -> Tensor:
-    """V = K L^-T, row by row the whitened features L^-1 k_i. Written as L^-1 K^T so that BLAS sees its own layout."""
+def whiten_rows(K: Tensor, L: Tensor, *, overwrite: bool = False) -> Tensor:
+    """V = K L^-T, row by row the whitened features L^-1 k_i. Written as L^-1 K^T so that BLAS sees its own layout.
+
+    With `overwrite` K may be lost: memory that is new costs as much as a third of the solve.
+    """
+    if overwrite and blas.suits(L, K):
+        return blas.solve_lower_(L, K.mT).mT
     return solve_lower(L, K.mT).mT
 
 
@@ -113,9 +118,9 @@ def product(A: Tensor, B: Tensor) -> Tensor:
     return blas.product(A, B) if blas.suits(A, B) and blas.is_best_for_products() else A @ B
 
 
-def rows_times_lower(A: Tensor, L: Tensor) -> Tensor:
-    """A L for lower-triangular L."""
-    return blas.multiply_lower_(L, A.clone().mT, transposed=True).mT if blas.suits(L, A) else A @ L
+def rows_times_lower_(A: Tensor, L: Tensor) -> Tensor:
+    """A L for lower-triangular L; A may be lost."""
+    return blas.multiply_lower_(L, A.mT, transposed=True).mT if blas.suits(L, A) else A @ L
 
 
 def inverse_lower(L: Tensor) -> Tensor:

@@ -117,9 +117,9 @@ class SparsePrior:
 
     def features(self, X: Tensor, K: Tensor | None = None) -> Tensor:
         """W = [K_xu L^-T, b T(x)]; the covariance K_xu is computed unless given."""
-        if K is None:
-            K = self.covariance(X)
-        return self._with_trend(X, linalg.whiten_rows(K, self.factor(X.dtype)))
+        given = K is not None
+        K = self.covariance(X) if K is None else K
+        return self._with_trend(X, linalg.whiten_rows(K, self.factor(X.dtype), overwrite=not given))
 
     def _with_trend(self, X: Tensor, A: Tensor) -> Tensor:
         return A if self.trend is None else torch.cat([A, self.trend.features(X)], dim=1)

@@ -368,12 +368,11 @@ class _Fit:
     def _started_locally(self, problem: Problem, rows: Rows) -> Problem:
         """Within half of the time that is left for learning; nothing is published before there are blocks.
 
-        It goes on from where the choice of the kernel has come. That is enough for a single block, which is learned
-        whole.
+        It goes on from where the choice of the kernel has come. That is enough for few rows, which are learned whole.
         """
         assert problem.optimizer is not None
         known = problem.start.local
-        if known is not None and problem.wanted_blocks(len(rows)) == 1 and problem.labels is None:
+        if known is not None and len(rows) <= self.options.few_rows:
             return replace(problem, start=known)
         deadline, asked = self.budget.deadline_of_rest(0.5), False
 

@@ -84,13 +84,15 @@ class StepOptions:
     """How a fit goes on in steps.
 
     `exact_pass`: inference in one pass where the time allows. `watched`: somebody looks at the models in between.
-    The other numbers say how large a first model and the models in between are, and how time is divided.
+    `few_rows` have no local start of their own where the choice of a kernel has learned one. The other numbers say how
+    large a first model and the models in between are, and how time is divided.
     """
 
     exact_pass: bool = True
     reading: Reading = Reading.RATIO
     stop_error: float | None = None
     watched: bool = False
+    few_rows: int = 2000
     first_rows: int = 4096
     sketch_rows: int = 8192
     publish_ratio: float = 1.3

@@ -78,9 +78,9 @@ class SharedAdjoint:
         return A.to(self.coarse_B.dtype) if A.dtype == torch.float64 else A
 
     def to_covariance(self, prior: SparsePrior, W_bar: Tensor) -> Tensor:
-        """bar K_ku of bar W: the trend has no parameters, so its columns lead nowhere."""
+        """bar K_ku of bar W, which may be lost: the trend has no parameters, so its columns lead nowhere."""
         M = prior.n_inducing
-        return linalg.rows_times_lower(prior.of_kernel(W_bar), self.inverse_L[:M, :M].to(W_bar.dtype))
+        return linalg.rows_times_lower_(prior.of_kernel(W_bar), self.inverse_L[:M, :M].to(W_bar.dtype))
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ def _points(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) 
     scale = weight / v
     root = (d_bar + noise_model.pullback_bound(prior.approx) * scale).clamp_min_(0.0).sqrt_()
     gram = linalg.row_gram((prior.of_kernel(W) * root[:, None]).mT).to(torch.float64)
-    W_bar = W.mul_(-2.0 * d_bar[:, None]).addcmul_(WB, -scale[:, None]).addr_(scale * error, shared.mean.to(W.dtype))
+    W_bar = W.mul_(-2.0 * d_bar[:, None]).addr_(scale * error, shared.mean.to(W.dtype))
+    W_bar.sub_(WB.mul_(scale.to(WB.dtype)[:, None]))
     return BlockAdjoint(shared.to_covariance(prior, W_bar), d_bar, weight * noise_bar, gram)
 
 
