@@ -146,7 +146,7 @@ BLOCKS = Schedule(
     tolerance=1e-5,
 )
 # A single block is the exact model of few rows: nothing but the evidence of all rows tells what is right for it.
-ONE_BLOCK = replace(BLOCKS, first_iterations=40, tolerance=1e-4)
+ONE_BLOCK = replace(BLOCKS, first_iterations=40)
 # Mini-batches see all rows from the start and an iteration is an epoch; very many rows wait until the rest is learned.
 STOCHASTIC = Schedule(
     warm_up_iterations=2,
