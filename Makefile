@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_VENV := .venv-bench
 
-.PHONY: demo test test-all torture torture-long check docs docs-serve picture bench bench-docs honesty clean
+.PHONY: demo test test-all torture torture-long check docs docs-serve picture bench bench-quick bench-docs honesty clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -54,6 +54,9 @@ $(BENCH_VENV)/.installed: constraints.txt
 
 bench: $(STAMP) $(BENCH_VENV)/.installed  ## measure ours and the peers in one run; writes benchmarks/results
 	$(BIN)/python -m benchmarks.run
+
+bench-quick: $(STAMP)  ## ten operations against the machine's own products, compared with the ratios kept; three minutes
+	$(BIN)/python -m benchmarks.quick
 
 bench-docs: $(STAMP)  ## rewrite the tables of the docs and the README from benchmarks/results
 	$(BIN)/python -m benchmarks.render

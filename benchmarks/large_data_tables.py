@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks import growth
 from benchmarks.markdown import machine_line, markdown_table
 from benchmarks.results import number
 
@@ -44,4 +45,17 @@ def dask_speed(document: dict[str, Any]) -> str:
     return heading + machine_line(document["machine"]) + "\n" + markdown_table(columns, rows)
 
 
-TABLES: dict[str, Callable[[dict[str, Any]], str]] = {"out_of_core": out_of_core, "dask_speed": dask_speed}
+def growth_table(document: dict[str, Any]) -> str:
+    problem = document["problem"]
+    heading = (
+        f"D = {problem['n_features']}, M = {problem['n_inducing']}, pic in blocks of {problem['block_rows']} rows; "
+    )
+    table = markdown_table(["", "rows", *growth.MEASURES.values()], growth.rows_of_table(document))
+    return heading + machine_line(document["machine"]) + "\n" + table
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "out_of_core": out_of_core,
+    "dask_speed": dask_speed,
+    "growth": growth_table,
+}

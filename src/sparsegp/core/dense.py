@@ -93,14 +93,22 @@ class ExactPosterior:
     beside: TrendPosterior | None = None
 
     @classmethod
-    def build(cls, kernel: Kernel, block: Block, noise_var: Tensor, trend: Trend | None = None) -> "ExactPosterior":
+    def build(
+        cls,
+        kernel: Kernel,
+        block: Block,
+        noise_var: Tensor,
+        trend: Trend | None = None,
+        K: Tensor | None = None,
+    ) -> "ExactPosterior":
+        """The covariance K of the rows is computed unless given."""
         X, y = block.X.to(torch.float64), block.y.to(torch.float64)
         noise, weight, single = row_noise(block, noise_var)
         with torch.no_grad():
-            K = kernel(X)
-            K.diagonal().add_(noise)
-            diagonal = K.diagonal().clone()
-            C = linalg.cholesky(K, name="covariance of the targets")
+            S = kernel(X) if K is None else K.clone()
+            S.diagonal().add_(noise)
+            diagonal = S.diagonal().clone()
+            C = linalg.cholesky(S, name="covariance of the targets")
             beside = None if trend is None else TrendPosterior.fitted(trend, X, C, y)
             left = y if beside is None else y - beside.trend.features(X) @ beside.mean
             alpha = torch.cholesky_solve(left[:, None], C.factor)[:, 0]

@@ -122,9 +122,9 @@ class SparsePrior:
 
     def features(self, X: Tensor, K: Tensor | None = None) -> Tensor:
         """W = [K_xu L^-T, b T(x)]; the covariance K_xu is computed unless given."""
-        if K is None:
-            K = self.covariance(X)
-        return self._with_trend(X, linalg.whiten_rows(K, self.factor(X.dtype)))
+        given = K is not None
+        K = self.covariance(X) if K is None else K
+        return self._with_trend(X, linalg.whiten_rows(K, self.factor(X.dtype), overwrite=not given))
 
     def whitened(self, columns: Tensor) -> Tensor:
         """W from `columns`, by a product: for predictions."""
@@ -146,7 +146,7 @@ class SparsePrior:
         """D = K_xx - Q_xx in float64, its diagonal clipped at zero; the covariance K_xx is computed unless given."""
         K = self.kernel(X) if K is None else K
         V64 = self.of_kernel(W).to(torch.float64)
-        D = linalg.symmetric_product(V64, V64).neg_().add_(K)
+        D = linalg.row_gram(V64).neg_().add_(K)
         D.diagonal().clamp_min_(0.0)
         return D
 

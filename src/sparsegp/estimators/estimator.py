@@ -121,7 +121,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     ) -> Start:
         """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one, from what a trend
         leaves."""
-        kernel, options = self.kernel, self.fit_options.learning.start
+        kernel, options, local = self.kernel, self.fit_options.learning.start, None
 
         def start_of(kernel: Any, own: np.random.Generator, *, warns: bool = False) -> Start:
             return starting_point(
@@ -132,11 +132,12 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             choice = self.fit_options.kernel_choice
             with linalg.flushed_denormals():
                 block = detrended(data.block, trend)
-                kernel = kernel_choice.chosen_kernel(
+                found = kernel_choice.chosen_kernel(
                     start_of, self.optimizer, block, rng, self.time_budget, judge, choice
                 )
+            kernel, local = found.name, found.local
         warns = self.normalize and self.optimizer is not None
-        return start_of(kernel, rng, warns=warns)
+        return replace(start_of(kernel, rng, warns=warns), local=local)
 
     def _trend(self, data: Opened, asked: str | None) -> Trend | None:
         """The trend of f. What is given stays as given: where nothing is learned, or rows are not standardised, "auto"
