@@ -25,5 +25,15 @@ class ModelFileError(SparseGPError, ValueError):
     """A model file that cannot be written or read: not one, damaged, altered, or made by a newer version."""
 
 
+class MissingPackageError(SparseGPError, ImportError):
+    """A package that is not installed is needed; the message says how to get it."""
+
+
 class OutputError(SparseGPError, OSError):
     """A file that cannot be written; what was there before is unchanged."""
+
+
+NEEDS_TORCH = (
+    "This needs torch, which is not installed: pip install 'sparsegp[fit]'. Without it, models of inducing values "
+    "(vfe, fitc and others) predict and are evaluated; fits, updates, reports and all other models need torch."
+)

@@ -1,6 +1,5 @@
 """A saved model as a few arrays: mean, standard deviation and intervals at new rows."""
 
-import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from sparsegp.files import calibration_parts, model_file
 from sparsegp.files.schema import INDUCING, SPARSE, Kernel, Model, Scaling, Trend
 from sparsegp.serving import covariance
 from sparsegp.serving.covariance import Array
+from sparsegp.serving.forecast import Forecast
 
 ROWS_AT_ONCE = 8192
 SMALLEST_VARIANCE = 1e-14
@@ -188,13 +188,33 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
+        if return_std and not latent:
+            forecast = self.forecast(X)
+            return forecast.mean, forecast.std
+        mean, var = self._both(self._checked(X))
+        return (mean, np.sqrt(var)) if return_std else mean
+
+    def forecast(self, X: Any) -> Forecast:
+        """The distribution of y at each row of X, as one object.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+
+        Returns
+        -------
+        Forecast
+            An object with `mean`, `std`, `interval`, `quantiles`, `log_density`, `cdf`, `crps` and `sample`.
+
+        Raises
+        ------
+        InputError
+            If X cannot be used.
+        """
         rows = self._checked(X)
         mean, var = self._both(rows)
-        if not return_std:
-            return mean
-        if latent:
-            return mean, np.sqrt(var)
-        return mean, math.sqrt(self._shape.var) * self._units(rows, mean, var)
+        return Forecast(mean, self._units(rows, mean, var), self._shape)
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Array, Array]:
         """The central interval that holds y with a given probability.
@@ -218,10 +238,7 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
-        if not 0.0 < coverage < 1.0:
-            raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
-        ends = self.predict_quantiles(X, [0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
-        return ends[:, 0], ends[:, 1]
+        return self.forecast(X).interval(coverage)
 
     def predict_quantiles(self, X: Any, q: Any) -> Array:
         """Quantiles of y.
@@ -243,12 +260,7 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
-        levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
-        if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
-            raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
-        mean, unit = self._location_and_unit(X)
-        quantiles: Array = mean[:, None] + unit[:, None] * self._shape.quantiles(levels)
-        return quantiles
+        return self.forecast(X).quantiles(q)
 
     def log_density(self, X: Any, y: Any) -> Array:
         """Log density of each target under its forecast. Minus its mean is the NLPD.
@@ -270,8 +282,7 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
-        residual, unit = self._residuals(X, y)
-        return self._shape.log_density(residual) - np.log(unit)
+        return self.forecast(X).log_density(y)
 
     def cdf(self, X: Any, y: Any) -> Array:
         """Probability that y is not above each target.
@@ -293,7 +304,7 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
-        return self._shape.cdf(self._residuals(X, y)[0])
+        return self.forecast(X).cdf(y)
 
     def crps(self, X: Any, y: Any) -> Array:
         """Continuous ranked probability score of each target. Lower is better.
@@ -315,8 +326,7 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
-        residual, unit = self._residuals(X, y)
-        return unit * self._shape.crps(residual)
+        return self.forecast(X).crps(y)
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
         """Draws of y, independent from row to row.
@@ -340,23 +350,7 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
-        mean, unit = self._location_and_unit(X)
-        draws = self._shape.sample((len(mean), n_samples), np.random.default_rng(random_state))
-        sample: Array = mean[:, None] + unit[:, None] * draws
-        return sample
-
-    def _residuals(self, X: Any, y: Any) -> tuple[Array, Array]:
-        """(y - mean)/unit and the unit of each row."""
-        mean, unit = self._location_and_unit(X)
-        target = np.asarray(y, dtype=np.float64).ravel()
-        if target.shape != mean.shape:
-            raise InputError(f"y must have one target for each of the {len(mean)} rows; got {len(target)}.")
-        return (target - mean) / unit, unit
-
-    def _location_and_unit(self, X: Any) -> tuple[Array, Array]:
-        rows = self._checked(X)
-        mean, var = self._both(rows)
-        return mean, self._units(rows, mean, var)
+        return self.forecast(X).sample(n_samples, np.random.default_rng(random_state))
 
     def _both(self, rows: Array) -> tuple[Array, Array]:
         """Mean and variance of f, in units of y."""
