@@ -76,7 +76,7 @@ docs-serve: $(VENV)/.installed-docs  ## the site on http://127.0.0.1:8000, built
 
 pictures: $(STAMP)  ## the pictures of the README and of the gallery
 	$(BIN)/python examples/picture.py
-	$(BIN)/python -m docs.gallery
+	$(BIN)/python examples/gallery.py
 
 $(BENCH_VENV)/.installed: constraints.txt
 	test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
