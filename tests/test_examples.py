@@ -72,7 +72,9 @@ def test_every_picture_of_the_gallery_is_there():
 
 def test_the_gallery_is_drawn_by_the_code_of_its_page(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("```python\nimport matplotlib.pyplot as plt\n```\n\n## A line\n\n```python\nplt.plot([1, 2])\n```\n")
+    page.write_text(
+        "```python\nimport matplotlib.pyplot as plt\n```\n\n## A line\n\n```python\nplt.plot([1, 2])\n```\n"
+    )
     (drawn,) = example("gallery").main(tmp_path, page)
     assert drawn == tmp_path / "gallery-a-line.png"
     assert drawn.stat().st_size > 1000
