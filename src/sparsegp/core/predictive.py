@@ -290,6 +290,8 @@ class Joint:
     @classmethod
     def of(cls, rows: "Gaussian | NoiseMixture", f_cov: Array) -> "Joint":
         """With a covariance as it was computed. It becomes one, with the variances of the rows on its diagonal."""
+        require_numbers(rows.mean, rows.var)
+        require_numbers(rows.mean, f_cov.sum(axis=0))
         return cls(rows, as_covariance(f_cov, rows.f_var))
 
     @property
@@ -391,6 +393,17 @@ def _by_chunks(answer: Callable[[slice], Array], out: Array, rows_at_once: int =
 def _ends(forecast: Gaussian | GaussianMixture, coverage: float) -> tuple[Array, Array]:
     ends = forecast.quantiles(checked_coverage(coverage))
     return ends[:, 0], ends[:, 1]
+
+
+def require_numbers(mean: Array, var: Array) -> None:
+    """No answer is NaN or infinite: whoever asked learns why instead."""
+    usable = np.isfinite(mean) & np.isfinite(var)
+    if not usable.all():
+        row = int(np.flatnonzero(~usable)[0])
+        raise InputError(
+            f"The prediction of row {row} is not a finite number (mean {mean[row]:g}, variance {var[row]:g}): its "
+            "inputs are too far from the rows of the fit, or the model file was altered. Look at this row of X."
+        )
 
 
 def checked_coverage(coverage: float) -> Array:

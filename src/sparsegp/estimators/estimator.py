@@ -24,7 +24,7 @@ from sparsegp.cluster.prediction import lazy_predictions
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
 from sparsegp.core.left_out import LeftOut
-from sparsegp.core.predictive import Array, Joint, Predictive
+from sparsegp.core.predictive import Array, Joint, Predictive, require_numbers
 from sparsegp.core.trend import Trend, detrended
 from sparsegp.data import Batch, to_block
 from sparsegp.errors import InputError
@@ -279,6 +279,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """
         inputs = self._new_inputs(X)
         forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
+        require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
 
     def joint_forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Joint:

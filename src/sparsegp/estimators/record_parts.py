@@ -85,6 +85,13 @@ def _unpacked(values: Array, size: int) -> Tensor:
     return A
 
 
+def _factor(values: Array, size: int, jitter: float) -> linalg.Cholesky:
+    L = _unpacked(values, size)
+    if not (L.diagonal() > 0).all():
+        raise ModelFileError("a triangle that should be a Cholesky factor has a diagonal that is not positive")
+    return linalg.Cholesky(L, jitter)
+
+
 def _symmetric(values: Array, size: int) -> Tensor:
     A = _unpacked(values, size)
     return A + A.tril(-1).mT
@@ -153,7 +160,7 @@ def restore_prior(
     approx: approximations.Approximation,
     trend: Trend | None = None,
 ) -> SparsePrior:
-    Luu = linalg.Cholesky(_unpacked(values.prior_cholesky, len(values.inputs)), values.prior_jitter)
+    Luu = _factor(values.prior_cholesky, len(values.inputs), values.prior_jitter)
     noise_var = torch.tensor(values.noise_var, dtype=torch.float64)
     prior = SparsePrior(kernel, to_tensor(values.inputs), noise_var, approx, Luu, trend)
     if len(values.mean) != prior.n_features:
@@ -162,7 +169,7 @@ def restore_prior(
 
 
 def restore_q(values: schema.InducingValues) -> InducingPosterior:
-    LB = linalg.Cholesky(_unpacked(values.precision_cholesky, len(values.mean)), values.precision_jitter)
+    LB = _factor(values.precision_cholesky, len(values.mean), values.precision_jitter)
     return InducingPosterior(to_tensor(values.mean), LB)
 
 
@@ -398,6 +405,8 @@ def describe_noise(process: NoiseProcess) -> schema.NoiseProcess:
 
 
 def restore_noise(record: schema.NoiseProcess, kernel: Kernel) -> NoiseProcess:
+    if record.least_var > record.largest_var:
+        raise ModelFileError("the least noise variance is above the largest")
     prior = restore_prior(record.inducing, kernel, approximations.get("vfe"))
     mean = torch.tensor(record.mean, dtype=torch.float64)
     return NoiseProcess(prior, mean, restore_q(record.inducing), (record.least_var, record.largest_var))

@@ -120,9 +120,13 @@ def _require_format(source: Path, header: Mapping[str, str]) -> None:
         raise ModelFileError(f"{source} is a safetensors file, but not one of a sparsegp model. Give a file of save().")
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def _described(source: Path, text: str) -> dict[str, Any]:
     try:
-        description = json.loads(text)
+        description = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"The description in {source} is not JSON. Do not use this file.") from error
     version = description.get("schema_version") if isinstance(description, dict) else None

@@ -50,6 +50,12 @@ class Scaling:
     @classmethod
     def of(cls, batch: Batch, *, normalize: bool, layout: FeatureLayout | None = None) -> "Scaling":
         if not normalize:
+            largest = float(np.abs(batch.y).max(initial=0.0))
+            if largest > LARGEST_SCALE:
+                raise InputError(
+                    f"The targets are as large as {largest:g}; squares of numbers above {LARGEST_SCALE:g} overflow. "
+                    "Divide y by one number, or use normalize=True."
+                )
             return cls.identity(batch.X.shape[1])
         found = cls.from_data(batch.X, batch.y, batch.weight)
         return found if layout is None else found.only(layout.standardized)

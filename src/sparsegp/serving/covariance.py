@@ -13,6 +13,7 @@ Array = NDArray[np.float64]
 Value = TypeVar("Value")
 
 ROOT_3, ROOT_5 = 3.0**0.5, 5.0**0.5
+FARTHEST = 1e100  # squares do not overflow
 
 
 class _Values(NamedTuple):
@@ -78,6 +79,7 @@ def _exp(log_value: Array | None) -> Array:
 
 
 def _squared_distances(A: Array, B: Array) -> Array:
+    A, B = (np.clip(rows, -FARTHEST, FARTHEST) for rows in (A, B))
     squares: Array = np.square(A).sum(1)[:, None] + np.square(B).sum(1) - 2.0 * A @ B.T
     return np.maximum(squares, 0.0, out=squares)
 

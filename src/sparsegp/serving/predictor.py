@@ -62,7 +62,7 @@ def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
     """The same, or None where only `sparsegp.load` can read the model."""
     model = model_file.read(path)
     try:
-        return _tried_out(Predictor._of(model)) if _is_light(model) else None
+        return _tried_out(Predictor._of(model), model_file.own_rows(model)) if _is_light(model) else None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise model_file.unusable(path, error) from error
 
@@ -78,11 +78,11 @@ def _is_light(model: Model) -> bool:
     )
 
 
-def _tried_out(found: "Predictor") -> "Predictor":
-    """A file that loads predicts: one row, so that parts that do not fit together are found here."""
-    mean, std = found.predict(found._scaling.input_mean[None], return_std=True)
-    if mean.shape != (1,) or not np.isfinite([mean, std]).all():
-        raise ValueError(f"the prediction of one row came out as {mean}, {std}")
+def _tried_out(found: "Predictor", rows: Array) -> "Predictor":
+    """A file that loads predicts: rows of its own, so that parts that do not fit together are found here."""
+    mean, std = found.predict(rows, return_std=True)
+    if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
+        raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
     return found
 
 
@@ -102,6 +102,8 @@ def _lower(triangle: Array, size: int) -> Array:
         raise ValueError(f"a triangle of {size} rows cannot have {len(triangle)} entries")
     A: Array = np.zeros((size, size))
     A[np.tril_indices(size)] = triangle
+    if not (A.diagonal() > 0).all():
+        raise ValueError("a triangle that should be a Cholesky factor has a diagonal that is not positive")
     return A
 
 
@@ -359,7 +361,13 @@ class Predictor:
             chunk = slice(start, start + ROWS_AT_ONCE)
             mean[chunk], var[chunk] = self._moments(rows[chunk])
         scale = self._scaling.target_scale
-        return mean * scale + self._scaling.target_mean, var * scale**2
+        mean, var = mean * scale + self._scaling.target_mean, var * scale**2
+        if not (np.isfinite(mean).all() and np.isfinite(var).all()):
+            raise InputError(
+                "A prediction is not a finite number: a row of X is too far from the rows of the fit, or the model "
+                "file was altered. Look at X."
+            )
+        return mean, var
 
     def _units(self, rows: Array, mean: Array, var: Array) -> Array:
         """What r is multiplied by: the standard deviation that the posterior gives, times c."""
