@@ -8,14 +8,18 @@ from importlib import import_module
 import pytest
 
 import sparsegp
+from sparsegp import cluster, display, files, testing
 
 CLASSES = [
     sparsegp.SparseGPRegressor,
     sparsegp.HeteroscedasticGPRegressor,
     sparsegp.CommitteeGPRegressor,
     sparsegp.serving.Predictor,
+    *(getattr(display, name) for name in display.__all__),
 ]
-FUNCTIONS = [sparsegp.load, sparsegp.plan, sparsegp.serving.load]
+FUNCTIONS = [sparsegp.load, sparsegp.plan, sparsegp.serving.load, cluster.predict]
+FUNCTIONS += [files.batch_ids, files.content_id, files.record_batches, files.require_disjoint]
+FUNCTIONS += [testing.check_kernel, testing.check_approximation, testing.check_engine]
 FUNCTIONS += [
     function
     for name, function in inspect.getmembers(sparsegp.metrics, inspect.isfunction)
@@ -27,8 +31,9 @@ OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 def public_methods(cls):
     """Methods of a class and its bases in this package that users call."""
-    for name, member in inspect.getmembers(cls, inspect.isfunction):
-        ours = inspect.unwrap(member).__module__.startswith("sparsegp.")
+    for name, member in inspect.getmembers(cls, inspect.isroutine):
+        member = getattr(member, "__func__", member)
+        ours = str(inspect.getmodule(inspect.unwrap(member))).startswith("<module 'sparsegp.")
         if ours and not name.startswith("_") and name not in INNER:
             yield inspect.unwrap(member)
 
@@ -48,7 +53,7 @@ def documented_parameters(doc):
 
 
 def parameters(function):
-    return [name for name in inspect.signature(function).parameters if name != "self"]
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
 
 
 @pytest.mark.parametrize("cls", [*CLASSES[:3], *KERNELS], ids=lambda cls: cls.__name__)
