@@ -86,7 +86,7 @@ class Plan:
             "  prepare": lambda e: duration(e.prepare_seconds),
             "  learn": lambda e: duration(e.learning_seconds),
             "  last pass": lambda e: duration(e.inference_seconds),
-            "  of it messages": lambda e: duration(e.communication_seconds),
+            "  messages in it": lambda e: duration(e.communication_seconds),
             "predict 1,000,000 rows": lambda e: duration(e.prediction_seconds),
             "memory of a machine": lambda e: size(e.memory.total) + ("" if e.fits else " (too much)"),
             "evaluations": lambda e: f"{e.evaluations:,}",
