@@ -34,6 +34,6 @@ class OutputError(SparseGPError, OSError):
 
 
 NEEDS_TORCH = (
-    "This needs torch, which is not installed: pip install 'sparsegp[fit]'. Without it, models of inducing values "
-    "(vfe, fitc and others) predict and are evaluated; fits, updates, reports and all other models need torch."
+    "This needs torch, which is not installed: pip install 'sparsegp[fit]'. Without it, `sparsegp predict` and "
+    "`evaluate` work with many saved models (docs/production.md says which); everything else needs torch."
 )
