@@ -18,7 +18,7 @@ BARE_VENV := .venv-bare
 INSTALL := -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
 TORCH_FROM := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-all test-lowest test-bare check dist docs docs-serve pictures bench bench-docs honesty clean
+.PHONY: demo test test-all test-lowest test-bare torture torture-long check dist docs docs-serve pictures bench bench-docs honesty clean
 
 # torch first: from an index of its own if there is one, and not by accident with gigabytes of CUDA.
 define install-torch
@@ -57,6 +57,12 @@ test-bare:  ## what works without torch, in an environment that has none
 
 dist: $(STAMP)  ## wheel and sdist in dist/
 	$(BIN)/python -m build --quiet
+
+torture: $(STAMP)  ## faults, hostile data and altered files for at most three minutes; counts are printed
+	$(BIN)/python tests/torture --seconds 150
+
+torture-long: $(STAMP)  ## the same in full length (hours): make torture-long ARGS='--only kills races'
+	$(BIN)/python tests/torture --long $(ARGS)
 
 check: $(STAMP)  ## lint, format, types, import layers
 	$(BIN)/ruff check .

@@ -1,5 +1,18 @@
 """All campaigns, in the order in which they run."""
 
-from torture import datasets, model_files, streams, switches, verbs, writes
+from torture import datasets, limits, model_files, processes, streams, switches, verbs, workers, writes
 
-ALL = tuple(module.CAMPAIGN for module in (datasets, model_files, writes, verbs, streams, switches))
+ALL = (
+    datasets.CAMPAIGN,
+    model_files.CAMPAIGN,
+    writes.CAMPAIGN,
+    verbs.CAMPAIGN,
+    streams.CAMPAIGN,
+    switches.CAMPAIGN,
+    limits.CAMPAIGN,
+    limits.BOMBS,
+    processes.DISKS,
+    processes.RACING,
+    processes.KILLS,
+    workers.CAMPAIGN,
+)

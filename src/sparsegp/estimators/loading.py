@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegp import memory
 from sparsegp.errors import ModelFileError
 from sparsegp.estimators import records
 from sparsegp.estimators.committee_regressor import CommitteeGPRegressor
@@ -21,6 +22,7 @@ ESTIMATORS: Mapping[str, type[Any]] = {
 }
 
 
+@memory.explained
 def load(path: str | os.PathLike[str], *, kernels: Mapping[str, type[Kernel]] | None = None) -> Any:
     """Read a model that `save` wrote.
 
@@ -48,6 +50,8 @@ def load(path: str | os.PathLike[str], *, kernels: Mapping[str, type[Kernel]] | 
     try:
         model = records.restore(record, ESTIMATORS, kernels or {})
         _try_out(model, record)
+    except MemoryError:
+        raise
     except Exception as error:
         # whatever a strange file provokes, the reader learns that it is the file
         raise model_file.unusable(path, error) from error

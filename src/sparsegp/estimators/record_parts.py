@@ -29,6 +29,8 @@ from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePo
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.core.trend import Trend
+from sparsegp.data.digest import SIZE as DIGEST_SIZE
+from sparsegp.data.digest import RowDigest
 from sparsegp.errors import ModelFileError
 from sparsegp.files import calibration_parts, schema
 from sparsegp.fit.blocking import Blocking
@@ -328,6 +330,12 @@ def restore_statistics(record: schema.Statistics, prior: SparsePrior) -> BlockSt
         record.n_rows,
         prior.fingerprint,
     )
+
+
+def restore_digest(counts: Array) -> RowDigest:
+    if counts.shape != (DIGEST_SIZE,) or counts.dtype != np.uint8:
+        raise ModelFileError(f"a digest of rows has {DIGEST_SIZE} bytes, not {counts.shape} of {counts.dtype}")
+    return RowDigest(counts)
 
 
 def describe_stream(innovations: Innovations, level: RecentLevel, rows_arrived: int, rows_held: int) -> schema.Stream:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from sparsegp import whole_file
+from sparsegp import memory, whole_file
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files.schema import VERSION
 
@@ -76,6 +76,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArra
         raise ModelFileError(
             f"There is no model file {source}. Check the path; models are written by save() and by `sparsegp fit`."
         )
+    size = source.stat().st_size
+    memory.require(2.0 * size, f"Loading {source}", "Load it where there is more, or make a model of fewer rows.")
     try:
         with safe_open(source, framework="np") as file:
             header = file.metadata() or {}

@@ -28,6 +28,8 @@ def read(path: str | os.PathLike[str]) -> Model:
     description.pop("package_version", None)
     try:
         return encoding.build(Model, tree(description, arrays))
+    except MemoryError:
+        raise
     except Exception as error:
         # whatever a strange file provokes, the reader learns that it is the file
         raise unusable(path, error) from error

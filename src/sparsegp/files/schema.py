@@ -453,6 +453,9 @@ class Model:
     window_rows: Rows | None = optional("rows that a sliding window will forget")
     stream: Stream | None = optional("of a model that was updated, or can learn that it should not be")
     seen_batches: list[str] | None = optional("ids of the batches in the model")
+    row_digest: Array | None = optional(
+        "how many rows have each value as one of three hashes, 255: at least so many", shape="32768", kinds=INTEGERS
+    )
     learning: list[LearningStage] | None = optional("how hyper-parameters were learned")
     info: dict[str, Free] = entry("what else is to be reported; for people")
 
