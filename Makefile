@@ -3,7 +3,7 @@
 #   make test PYTHON=python3.12        another interpreter
 #   make test TORCH_INDEX=URL          an index with CPU builds of torch (docs/install.md); torch alone comes from there
 #   make test PIP_FLAGS='--no-index --find-links wheels'     offline, from a folder of wheels
-#   make test CUDA=yes                 the build of torch with CUDA, about 3 GB, is welcome
+#   make test CUDA=yes                 the build of torch with CUDA, several gigabytes, is welcome
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
@@ -24,7 +24,7 @@ TORCH_FROM := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 define install-torch
 	test $(CUDA) = yes || ! $(1) -m pip install --dry-run --disable-pip-version-check $(PIP_FLAGS) $(TORCH_FROM) $(TORCH) \
 		| grep --quiet 'Would install.*\(nvidia\|cuda\)' \
-		|| { echo 'This would install torch with CUDA, about 3 GB. Give TORCH_INDEX= (docs/install.md), or CUDA=yes.' >&2; exit 1; }
+		|| { echo 'This would install torch with CUDA, several gigabytes. Give TORCH_INDEX= (docs/install.md), or CUDA=yes.' >&2; exit 1; }
 	$(1) $(INSTALL) $(TORCH_FROM) $(TORCH)
 endef
 
