@@ -80,10 +80,9 @@ def evaluate(
     model: options.Model, data: options.Data, target: options.KnownTarget = None, as_json: options.Json = False
 ) -> None:
     """Score a model on rows with known targets: errors, NLPD, CRPS, coverage of its intervals."""
-    import sparsegp
     from sparsegp.report.scores import scores
 
-    fitted = sparsegp.load(model)
+    fitted = _loaded(model)
     rows = table_columns.read(table_columns.open_for(fitted, data, table_columns.target_of(fitted, target)))
     with table_columns.named_columns():
         result = scores(fitted, rows.X, rows.y)

@@ -30,19 +30,22 @@ TRACE_TOLERANCE = 2e-15
 
 
 class Predictive(Protocol):
-    """The distribution of y at each of some rows, in the user's units. Every answer has one entry or line a row."""
+    """The distribution of y at each of some rows, in the units of the data.
+
+    Every answer has one entry, or one line, for each row.
+    """
 
     @property
     def mean(self) -> Array:
-        """E y, which is E f."""
+        """Mean of y, which is that of f."""
 
     @property
     def var(self) -> Array:
-        """Var y: that of f and that of the noise."""
+        """Variance of y: that of f plus that of the noise."""
 
     @property
     def std(self) -> Array:
-        """Root of `var`."""
+        """Standard deviation of y."""
 
     @property
     def f_std(self) -> Array:
@@ -54,29 +57,99 @@ class Predictive(Protocol):
 
     @property
     def noise_var(self) -> float | Array:
-        """Expected variance of y given f, one for all rows or one a row."""
+        """Expected variance of y given f: one number for all rows, or one for each."""
 
     @property
     def latent(self) -> "Predictive":
         """The forecast of the noise-free function f."""
 
     def interval(self, coverage: float) -> tuple[Array, Array]:
-        """Lower and upper end of the central interval that holds y with probability `coverage`."""
+        """The central interval that holds y with a given probability.
+
+        Parameters
+        ----------
+        coverage : float
+            The probability, strictly between 0 and 1.
+
+        Returns
+        -------
+        lower : ndarray of shape (n_rows,)
+            Lower ends.
+        upper : ndarray of shape (n_rows,)
+            Upper ends.
+        """
 
     def quantiles(self, q: ArrayLike) -> Array:
-        """Values that y stays below with the probabilities in q: one column for each."""
+        """Values that y stays below with given probabilities.
+
+        Parameters
+        ----------
+        q : float or sequence of float
+            The probabilities, strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_levels)
+            One column for each level.
+        """
 
     def log_density(self, y: ArrayLike) -> Array:
-        """log p(y)."""
+        """Log density of each target.
+
+        Parameters
+        ----------
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The log densities.
+        """
 
     def cdf(self, y: ArrayLike) -> Array:
-        """P(Y <= y)."""
+        """Probability that y is not above each target.
+
+        Parameters
+        ----------
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The probabilities.
+        """
 
     def crps(self, y: ArrayLike) -> Array:
-        """The integral over t of (P(Y <= t) - [y <= t])^2, which is E|Y - y| - E|Y - Y'|/2."""
+        """Continuous ranked probability score of each target: E|Y - y| - E|Y - Y'|/2. Lower is better.
+
+        Parameters
+        ----------
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The scores, in units of y.
+        """
 
     def sample(self, n: int, rng: Generator) -> Array:
-        """Draws of y [rows, n], independent from row to row."""
+        """Draws of y, independent from row to row.
+
+        Parameters
+        ----------
+        n : int
+            Number of draws.
+        rng : numpy Generator
+            Source of randomness.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n)
+            One column for each draw.
+        """
 
     def noise_sample(self, shape: tuple[int, int], rng: Generator) -> float | Array:
         """Draws of y - f [rows, n]."""

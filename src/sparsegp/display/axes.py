@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegp.errors import InputError
+from sparsegp.errors import InputError, MissingPackageError
 
 BLUE, ORANGE, GREEN, GREY = "#3b7dd8", "#e07b28", "#2a9d78", "#8a8f98"
 PANEL_INCHES = (4.8, 3.6)
@@ -17,9 +17,7 @@ def matplotlib_module(name: str = "pyplot") -> Any:
     try:
         return import_module(f"matplotlib.{name}")
     except ImportError:
-        raise ImportError(
-            "Pictures need matplotlib: pip install 'sparsegp[plot]' (or pip install matplotlib)."
-        ) from None
+        raise MissingPackageError("Pictures need matplotlib: pip install 'sparsegp[plot]'.") from None
 
 
 def panels(ax: Any, n_panels: int) -> tuple[Any, list[Any]]:

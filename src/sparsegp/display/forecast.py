@@ -47,7 +47,37 @@ class PredictionDisplay:
         n_points: int = 200,
         ax: Any = None,
     ) -> Self:
-        """Predict along the column `feature`, over its range in X, and plot."""
+        """Draw mean and interval along one column. The other columns are at their medians.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            Rows, best rows that the model has not seen.
+        y : array of shape (n_rows,)
+            Their targets.
+        feature : int or str, default=0
+            The column, by number or name.
+        coverage : float, default=0.95
+            Coverage of the interval.
+        n_points : int, default=200
+            Number of points of the curve.
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        PredictionDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         rows, target = checked_rows(estimator, X, y)
         names = column_names(estimator)
         column = _column_number(feature, names)
@@ -71,7 +101,18 @@ class PredictionDisplay:
         ).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
-        """Draw on the given axes, or on new ones."""
+        """Draw the curve again.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        PredictionDisplay
+            The picture itself.
+        """
         self.figure_, (self.ax_,) = panels(ax, 1)
         rows = "rows (their other columns differ)" if self.is_slice else "rows"
         alpha = 0.25 if self.is_slice else 0.6
@@ -120,7 +161,35 @@ class MapDisplay:
         n_points: int = 60,
         ax: Any = None,
     ) -> Self:
-        """Predict on a grid over two columns of X, and plot."""
+        """Draw mean and standard deviation as maps of two columns. The other columns are at their medians.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            Rows, best rows that the model has not seen.
+        y : array of shape (n_rows,)
+            Their targets.
+        features : pair of int or str, default=(0, 1)
+            The two columns, by number or name.
+        n_points : int, default=60
+            Points of the grid in each direction.
+        ax : pair of matplotlib Axes, default=None
+            Where to draw. None makes a new figure with two panels.
+
+        Returns
+        -------
+        MapDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         rows, _ = checked_rows(estimator, X, y)
         names = column_names(estimator)
         if len(names) < 2:
@@ -143,7 +212,18 @@ class MapDisplay:
         ).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
-        """Draw the two maps on the given pair of axes, or on new ones."""
+        """Draw the two maps again.
+
+        Parameters
+        ----------
+        ax : pair of matplotlib Axes, default=None
+            Where to draw. None makes a new figure with two panels.
+
+        Returns
+        -------
+        MapDisplay
+            The picture itself.
+        """
         self.figure_, self.ax_ = panels(ax, 2)
         for axes, values, title, colours in zip(
             self.ax_, (self.mean, self.std), ("Mean", "Standard deviation"), ("viridis", "magma"), strict=True

@@ -19,7 +19,35 @@ from sparsegp.serving.posteriors import Posterior
 
 
 def load(path: str | os.PathLike[str]) -> "Predictor":
-    """The predictor of a model file; an error where only `sparsegp.load` can read the model."""
+    """Read a model file for predictions without torch.
+
+    Parameters
+    ----------
+    path : path
+        The model file.
+
+    Returns
+    -------
+    Predictor
+        The model, as far as predictions need it.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is no model file, is damaged, or holds a model that needs torch to predict.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> from sparsegp import SparseGPRegressor, serving
+    >>> X = np.linspace(0, 6, 60)[:, None]
+    >>> gp = SparseGPRegressor(approximation="vfe", kernel="se", noise_var=0.01, n_inducing=20, optimizer=None)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     gp.fit(X, np.sin(X[:, 0])).save(f"{folder}/model.sgp")
+    ...     light = serving.load(f"{folder}/model.sgp")
+    >>> bool(np.allclose(light.predict(X), gp.predict(X)))
+    True
+    """
     found = load_if_light(path)
     if found is None:
         raise ModelFileError(
@@ -171,13 +199,53 @@ class Predictor:
         )
 
     def forecast(self, X: Any) -> "Forecast":
-        """The distribution of y at each row of X, as one object: all that is asked of it takes a single pass."""
+        """The distribution of y at each row of X, as one object.
+
+        All answers come from a single pass over the rows.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+
+        Returns
+        -------
+        Forecast
+            An object with `mean`, `std`, `interval`, `quantiles`, `log_density`, `cdf`, `crps` and `sample`.
+
+        Raises
+        ------
+        InputError
+            If X cannot be used.
+        """
         rows = self._checked(X)
         mean, var = self._both(rows)
         return Forecast(mean, np.sqrt(var), self._units(rows, mean, var), self._shape)
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
-        """Mean of y at the rows of X, with its standard deviation on request; `latent`: of the noise-free function."""
+        """Mean of y at the rows of X, and its standard deviation on request.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        return_std : bool, default=False
+            Also return the standard deviation of each row.
+        latent : bool, default=False
+            Predict the noise-free function f instead of y.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_rows,)
+            The predicted means.
+        std : ndarray of shape (n_rows,)
+            Only if `return_std` is True.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
         if not return_std:
             scaled = self._posterior.mean(self._scaled(self._checked(X)))
             return _finite(scaled * self._scaling.target_scale + self._scaling.target_mean)
@@ -185,29 +253,141 @@ class Predictor:
         return found.mean, found.f_std if latent else found.std
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Array, Array]:
-        """Lower and upper end of the central interval that holds y with probability `coverage`."""
+        """The central interval that holds y with a given probability.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        coverage : float, default=0.95
+            The probability, strictly between 0 and 1.
+
+        Returns
+        -------
+        lower : ndarray of shape (n_rows,)
+            Lower ends.
+        upper : ndarray of shape (n_rows,)
+            Upper ends.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
         _require_coverage(coverage)
         return self.forecast(X).interval(coverage)
 
     def predict_quantiles(self, X: Any, q: Any) -> Array:
-        """Quantiles of y: one column for each level in q."""
+        """Quantiles of y.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        q : float or sequence of float
+            Levels strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_levels)
+            One column for each level.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
         levels = _checked_levels(q)
         return self.forecast(X).quantiles(levels)
 
     def log_density(self, X: Any, y: Any) -> Array:
-        """Log density of each target; minus its mean is the NLPD."""
+        """Log density of each target under its forecast. Minus its mean is the NLPD.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The log densities.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
         return self.forecast(X).log_density(y)
 
     def cdf(self, X: Any, y: Any) -> Array:
-        """The probability that a target is not above each of these."""
+        """Probability that y is not above each target.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The probabilities.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
         return self.forecast(X).cdf(y)
 
     def crps(self, X: Any, y: Any) -> Array:
-        """Continuous ranked probability score of each target, in units of y: the smaller, the better."""
+        """Continuous ranked probability score of each target. Lower is better.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The scores, in units of y.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
         return self.forecast(X).crps(y)
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
-        """Draws of y [rows, n_samples], independent from row to row."""
+        """Draws of y, independent from row to row.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, numpy Generator or None, default=None
+            Seed of the draws.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_samples)
+            One column for each draw.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
         return self.forecast(X).sample(n_samples, np.random.default_rng(random_state))
 
     def _both(self, rows: Array) -> tuple[Array, Array]:
