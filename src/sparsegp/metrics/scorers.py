@@ -50,7 +50,8 @@ def forecast_of(estimator: Any, X: Any) -> Any:
 
 
 def _mean(values: Vector, sample_weight: ArrayLike | None) -> float:
-    return float(np.average(values, weights=sample_weight))
+    weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    return float(np.average(values, weights=weights))
 
 
 @dataclass(frozen=True)
