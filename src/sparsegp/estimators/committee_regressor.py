@@ -99,7 +99,7 @@ class CommitteeGPRegressor(Estimator):
         n_jobs: int | None = None,
         backend: str = "threads",
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.expert = expert

@@ -81,7 +81,7 @@ class HeteroscedasticGPRegressor(Estimator):
         trend: str | None = "auto",
         normalize: bool = True,
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.approximation = approximation

@@ -91,6 +91,8 @@ class SparseGPRegressor(Estimator):
     half_life : `partial_fit` lets a row count half after this many rows.
     clip_variances : "nystrom" only: clip its negative variances instead of raising an error.
     device, dtype : where and in which precision the passes over rows run; everything M x M is float64.
+    verbose : None, 0, or lines a second
+        None shows one line of progress after two seconds, on a terminal or in a notebook. 0 is silence.
 
     Attributes
     ----------
@@ -125,7 +127,7 @@ class SparseGPRegressor(Estimator):
         device: str = "cpu",
         dtype: str = "float64",
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.approximation = approximation
