@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from problems import CHANGES, KERNELS, DenseProblem, get_row, random_problem
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
+from sparsegp.calibration.calibration import Calibration
+from sparsegp.calibration.mixture import Shape
 from sparsegp.core.block import Block
 from sparsegp.estimators.diagnosis import (
     Finding,
@@ -278,3 +280,17 @@ def test_a_fit_that_was_cut_short_is_pointed_out():
     assert "rests on 30.0% of its rows" in finding.evidence
     done = SparseGPRegressor(approximation="vfe", n_inducing=20, optimizer=None, random_state=0).fit(X, y)
     assert not any(what.startswith("The fit") for what in found(done, *wave(seed=1)))
+
+
+def test_bounds_are_of_the_model_also_where_calibration_leaves_no_noise():
+    """Forecasts narrower than the model's own f have no noise left, up to rounding."""
+    X, y = wave(300)
+    model = fixed(noise_var=0.01).fit(X, y)
+    expected = model_evidence_bounds(model, X, y)
+    narrow = Calibration(Shape.gaussian(1e-3))
+    model.fitted_ = replace(model.fitted_, calibration=narrow)
+    forecast = model.forecast(X)
+    assert (forecast.noise_std >= 0.0).all()
+    assert (forecast.noise_std == 0.0).any()
+    assert model_evidence_bounds(model, X, y) == expected
+    assert "The intervals are too narrow" in found(model, X, y)

@@ -15,6 +15,7 @@ from scipy.spatial import cKDTree
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsegp import linalg, metrics
+from sparsegp.calibration.calibration import Calibrated
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import Block, MemoryRows
@@ -206,7 +207,9 @@ def _inducing(case: _Case) -> Iterator[Finding]:
 def model_evidence_bounds(model: Any, X: Array, y: Array) -> EvidenceBounds:
     """Bounds at the fitted hyper-parameters for (at most 5,000 of) the given rows, in the units of the model."""
     index = spread_rows(len(y), EVIDENCE_ROWS)
-    scaling, noise_std = model.scaling_, model.predict_components(X[index])[2]
+    scaling, forecast = model.scaling_, model.forecast(X[index])
+    # the evidence is that of the model, whatever its forecasts are calibrated to
+    noise_std = (forecast.base if isinstance(forecast, Calibrated) else forecast).noise_std
     block = Block(
         scaling.tensor(X[index], torch.float64, torch.device("cpu")),
         torch.from_numpy(scaling.targets(y[index])),
