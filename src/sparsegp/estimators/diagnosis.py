@@ -278,11 +278,14 @@ def _relevance(case: _Case) -> Iterator[Finding]:
         same, ends = (case.model.kernel_.cpu()(low, side).diagonal().numpy() for side in (low, high))
     effect = np.sqrt(2.0 * np.clip(same - ends, 0.0, None))
     unused = (effect < SMALL_EFFECT * case.y.std()) & (case.metric > 0) & (np.ptp(case.X, axis=0) > 0.0)
+    trend = case.model.model_.trend
+    if trend is not None:  # what the kernel does not see of a column, a trend may
+        unused[list(trend.columns)] = False
     if unused.any():
         yield Finding(
             NOTICE,
             f"Columns without effect: {_list(case.names, np.flatnonzero(unused))}",
-            f"their lengthscales are so long that f changes by {effect[unused].max():.2g} from end to end",
+            f"their lengthscales are so long that f changes by {effect[unused].max():.4g} from end to end",
             "Drop them and fit again: fewer columns need fewer inducing inputs.",
         )
 

@@ -43,8 +43,9 @@ footer { margin-top: 2.5rem; }
 .notice .severity { color: var(--note); background: var(--note-back); }
 .try { color: var(--soft); }
 .fine { color: var(--fine); font-weight: 600; }
-.pictures { columns: 26rem 2; column-gap: 1rem; }
-figure { margin: 0 0 1rem; padding: 1rem; break-inside: avoid; }
+.pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr));
+  align-items: start; margin-bottom: 1rem; }
+figure { margin: 0; padding: 1rem; }
 figure svg { display: block; width: 100%; height: auto; max-width: 36rem; margin: 0 auto .4rem; color: var(--text); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
@@ -81,6 +82,7 @@ class Page:
     unknowns: Sequence[str]
     pictures: Sequence[Picture]
     coverage: str
+    coverage_pictures: Sequence[Picture]
     parts: Sequence[Sequence[str]]
     assumptions: Sequence[str]
     parameters: Sequence[Sequence[str]]
@@ -97,7 +99,7 @@ class Page:
                 _verdict(self.verdict),
                 f'<div class="tiles">{"".join(map(_tile, self.tiles))}</div>',
                 _section("What matters", _figures(self.effects)) if self.effects else "",
-                _section("Where the intervals hold", _coverage(self.coverage, self.parts)),
+                _section("Where the intervals hold", _coverage(self.coverage, self.coverage_pictures, self.parts)),
                 _section("What the model does not know", _bullets(self.unknowns)),
                 _section("Warnings and findings", _findings(self.findings)),
                 _section("More pictures", _figures(self.pictures)),
@@ -161,8 +163,8 @@ def _figure(picture: Picture) -> str:
     return f"<figure><h3>{title}</h3>{svg}<figcaption>{caption}</figcaption></figure>"
 
 
-def _coverage(sentence: str, parts: Sequence[Sequence[str]]) -> str:
-    said = f"<p>{escape(sentence)}</p>"
+def _coverage(sentence: str, pictures: Sequence[Picture], parts: Sequence[Sequence[str]]) -> str:
+    said = f"<p>{escape(sentence)}</p>{_figures(pictures) if pictures else ''}"
     if not parts:
         return said
     return f"{said}<details><summary>All parts</summary>{_table(PART_HEADINGS, parts)}</details>"

@@ -15,7 +15,7 @@ from sparsegp.estimators.segments import Segment, Segments
 from sparsegp.report import text
 from sparsegp.report.html import Page, Tile
 from sparsegp.report.judgement import Judgement, judge
-from sparsegp.report.pictures import pictures, what_matters
+from sparsegp.report.pictures import coverage, pictures, what_matters
 from sparsegp.whole_file import destination, replacing
 
 MOST_COLUMNS = 100
@@ -52,7 +52,7 @@ def _page(model: Any, given: Any, X: Array, y: Array, judgement: Judgement, titl
     fitted = "" if seconds is None else f", fitted in {seconds:.3g} s"
     with without_names():
         effects = list(what_matters(model, given, y, target_name, importance))
-        others = list(pictures(model, X, y, target_name, judgement.segments, _in_order(X, importance)))
+        others = list(pictures(model, X, y, target_name, _in_order(X, importance)))
     return Page(
         title=title,
         subtitle=f"{type(model).__name__} for {target_name}: {model.n_samples_seen_:,} training rows{fitted}; "
@@ -64,6 +64,7 @@ def _page(model: Any, given: Any, X: Array, y: Array, judgement: Judgement, titl
         unknowns=judgement.unknowns,
         pictures=others,
         coverage=text.worst_part(judgement.segments),
+        coverage_pictures=coverage(judgement.segments),
         parts=_parts(judgement.segments),
         assumptions=text.assumptions(model),
         parameters=text.parameters(model, X, target_name),

@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sparsegp import display
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
 from sparsegp.estimators.diagnosis import column_names, has_blocks, inducing_of
+from sparsegp.estimators.given_rows import GivenRows, known
 from sparsegp.estimators.importance import Effect, Importance
 from sparsegp.estimators.segments import Segments
 
 INK = "#010203"
 WIDTH, HEIGHT = 5.2, 3.4
 MOST_EFFECTS = 3
+MOVES_WITH = 0.9
 STYLE = {
     **{f"{part}.color": INK for part in ("text", "xtick", "ytick")},
     "axes.labelcolor": INK,
@@ -44,18 +48,33 @@ def what_matters(model: Any, X: Any, y: Array, target_name: str, importance: Imp
     if importance is None or len(importance.names) < 2:
         return
     yield _picture(
-        "What matters",
-        f"How much the typical error of {importance.rmse:.4g} grows when the values of a column are shuffled among "
-        f"{importance.n_rows:,} rows, so that they say nothing. Lines are 95 % intervals: a column whose line reaches "
-        "zero may not matter.",
+        "Importance of the columns",
+        "How much the typical error (RMSE) grows when the values of a column are shuffled among the rows, so that they "
+        "say nothing. Lines are 95 % intervals: a column whose line reaches zero may not matter.",
         lambda ax: display.ImportanceDisplay(importance).plot(ax),
         height=_height_for(len(importance.names)),
     )
+    rows = GivenRows.of(X, importance.names)
     for column in importance.sure[:MOST_EFFECTS]:
-        yield _effect(Effect.of(model, X, column), target_name)
+        yield _effect(Effect.of(model, X, column), target_name, _companions(rows, column))
 
 
-def _effect(effect: Effect, target_name: str) -> Picture:
+def _companions(rows: GivenRows, column: int) -> str:
+    """A sentence about columns that rise and fall with this one, so that no row moves along one of them alone."""
+    own, found = rows.column(column), []
+    for other, name in enumerate(rows.names):
+        values = rows.column(other)
+        if other != column and own.dtype.kind in "iuf" and values.dtype.kind in "iuf":
+            both = known(own) & known(values)
+            a, b = own[both], values[both]
+            if len(a) > 1 and np.ptp(a) > 0 and np.ptp(b) > 0 and abs(np.corrcoef(a, b)[0, 1]) > MOVES_WITH:
+                found.append(name)
+    if not found:
+        return ""
+    return f" It goes up and down with {', '.join(found[:3])}: their effects belong together, and one may undo another."
+
+
+def _effect(effect: Effect, target_name: str, companions: str) -> Picture:
     def draw(ax: Any) -> None:
         shown = display.EffectDisplay(effect).plot(ax)
         (shown.ax_.set_xlabel if effect.has_levels else shown.ax_.set_ylabel)(
@@ -67,7 +86,7 @@ def _effect(effect: Effect, target_name: str) -> Picture:
     return _picture(
         f"Effect of {effect.name}",
         f"The average prediction of {target_name} if all rows had this value of {effect.name} and kept their other "
-        f"columns. {each} 95 % of what the model does not know of that average.{levels}",
+        f"columns. {each} 95 % of what the model does not know of that average.{levels}{companions}",
         draw,
         height=_height_for(len(effect.values)) if effect.has_levels else HEIGHT,
     )
@@ -78,11 +97,24 @@ def _height_for(n_lines: int) -> float:
     return min(max(HEIGHT, 0.9 + 0.24 * n_lines), 6.0)
 
 
-def pictures(
-    model: Any, X: Array, y: Array, target_name: str, segments: Segments, columns: list[int]
-) -> Iterator[Picture]:
-    """All other pictures that make sense for the model. X and y are checked rows, `segments` the coverage of their
-    parts, and `columns` those that vary, the one that matters most first."""
+def coverage(segments: Segments) -> list[Picture]:
+    """Where the intervals hold, if there are parts to look at."""
+    if not segments.parts:
+        return []
+    return [
+        _picture(
+            "Coverage by parts of the rows",
+            "Each point is a part of the rows: a value or a tenth of a column, of the forecast or of its std, in order "
+            "from top to bottom. Orange squares hold more or fewer rows than chance allows.",
+            lambda ax: display.CoverageDisplay(segments).plot(ax),
+            height=_height_for(min(len(segments.by_quantity), 20)),
+        )
+    ]
+
+
+def pictures(model: Any, X: Array, y: Array, target_name: str, columns: list[int]) -> Iterator[Picture]:
+    """All other pictures that make sense for the model. X and y are checked rows, and `columns` those that vary, the
+    one that matters most first."""
     if X.shape[1] == 1:
         yield _slice(model, X, y, 0, target_name)
     elif len(columns) > 1:
@@ -99,14 +131,6 @@ def pictures(
         lambda ax: display.CalibrationDisplay.from_estimator(model, X, y, ax=ax),
         n_panels=2,
     )
-    if segments.parts:
-        yield _picture(
-            "Where the intervals hold",
-            "Each point is a part of the rows: a value or a tenth of a column, of the forecast or of its std, in order "
-            "from top to bottom. Orange squares hold more or fewer rows than chance allows.",
-            lambda ax: display.CoverageDisplay(segments).plot(ax),
-            height=_height_for(min(len(segments.by_quantity), 20)),
-        )
     yield _picture(
         "Errors",
         "Each point is a row: its error in units of the predicted standard deviation. There should be no pattern, and "
