@@ -59,13 +59,13 @@ def _active(node: KernelNode, X: Array) -> Array:
 
 def _parts(node: KernelNode, number: int) -> list[int]:
     """The numbers of its parts, which come before it: so there is no way round in circles."""
-    parts = _present(node.parts)
+    parts = present(node.parts)
     if not parts or not all(0 <= part < number for part in parts):
         raise ValueError(f"a kernel is made of nodes {parts}, which must come before it")
     return parts
 
 
-def _present(value: Value | None) -> Value:
+def present(value: Value | None) -> Value:
     if value is None:
         raise ValueError("a kernel lacks a value of its kind")
     return value
@@ -73,7 +73,7 @@ def _present(value: Value | None) -> Value:
 
 def _exp(log_value: Array | None) -> Array:
     """A positive parameter, which is stored as its logarithm."""
-    value: Array = np.exp(_present(log_value))
+    value: Array = np.exp(present(log_value))
     return value
 
 
@@ -91,7 +91,7 @@ def _stationary(profile: Callable[[KernelNode, Array], Array]) -> _Values:
 
     def evaluate(node: KernelNode, X: Array, Z: Array) -> Array:
         learned, center = _exp(node.log_lengthscales), Z.mean(0)
-        scale = (learned if node.groups is None else learned[node.groups]) * _present(node.units)
+        scale = (learned if node.groups is None else learned[node.groups]) * present(node.units)
         squares = _squared_distances((X - center) / scale, (Z - center) / scale)
         return _exp(node.log_variance) * profile(node, squares)
 
@@ -134,29 +134,29 @@ def _periodic(node: KernelNode, X: Array, Z: Array) -> Array:
 
 def _circle(node: KernelNode, X: Array) -> Array:
     """Points whose squared distance is 4 sum_d sin^2(pi (x_d - z_d) / period_d) / l_d^2."""
-    angle = X * (2.0 * np.pi / (_exp(node.log_period) * _present(node.units)))
+    angle = X * (2.0 * np.pi / (_exp(node.log_period) * present(node.units)))
     lengthscales = _exp(node.log_lengthscales)
     return np.concatenate([np.cos(angle) / lengthscales, np.sin(angle) / lengthscales], axis=1)
 
 
 def _linear(node: KernelNode, X: Array, Z: Array) -> Array:
-    center: Array = _present(node.center)
+    center: Array = present(node.center)
     return (X - center) * _slope_variance(node) @ (Z - center).T
 
 
 def _linear_diagonal(node: KernelNode, X: Array) -> Array:
-    out: Array = (np.square(X - _present(node.center)) * _slope_variance(node)).sum(1)
+    out: Array = (np.square(X - present(node.center)) * _slope_variance(node)).sum(1)
     return out
 
 
 def _slope_variance(node: KernelNode) -> Array:
-    out: Array = _exp(node.log_variance) / np.square(_present(node.units))
+    out: Array = _exp(node.log_variance) / np.square(present(node.units))
     return out
 
 
 def _power(node: KernelNode, parts: list[Array]) -> Array:
     (base,) = parts
-    out: Array = base ** _present(node.exponent)
+    out: Array = base ** present(node.exponent)
     return out
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from sparsegp.serving.covariance import Array
 
 ROWS_AT_ONCE = 8192
 SMALLEST_VARIANCE = 1e-14
+"""Of the prior's: a variance that came out smaller is rounding."""
 
 
 def load(path: str | os.PathLike[str]) -> "Predictor":
@@ -83,6 +84,22 @@ def _features(trend: Trend, rows: Array) -> Array:
     return trend.width * T
 
 
+class Formula(NamedTuple):
+    """The numbers of a predictor, for those who write its formulas down elsewhere."""
+
+    scaling: Scaling
+    kernel: Kernel
+    inducing: Array
+    whiten: Array
+    spread: Array
+    weights: Array
+    deterministic: bool
+    shape: Shape
+    scale: LocalScale | None
+    trend: Trend | None
+    noise_var: float
+
+
 @dataclass(frozen=True, eq=False)
 class Predictor:
     """What a saved model says of new rows.
@@ -134,6 +151,23 @@ class Predictor:
             _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
             _scale=_restored_scale(model),
             _trend=posterior.trend,
+        )
+
+    @property
+    def formula(self) -> Formula:
+        """Everything that a prediction is computed from."""
+        return Formula(
+            self._scaling,
+            self._kernel,
+            self._inducing,
+            self._whiten,
+            self._spread,
+            self._weights,
+            self._deterministic,
+            self._shape,
+            self._scale,
+            self._trend,
+            self.noise_var_,
         )
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
