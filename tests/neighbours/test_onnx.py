@@ -25,6 +25,7 @@ KERNELS = {
     "periodic": kernels.Periodic(1.1, 0.9, 1.7, active_dims=[2])
     + kernels.Matern32(0.5, [1.0, 2.0], active_dims=[0, 1]),
     "others": kernels.Linear(0.4) + kernels.SquaredExponential() * kernels.Matern12(active_dims=[1]) + 0.3,
+    "great circle": kernels.GreatCircle(1.4, 120.0, "matern52", active_dims=[0, 2]) + kernels.Matern32(0.3, 2.0),
     "power": (kernels.Linear(0.4) + 1.0) ** 3 + kernels.SquaredExponential(),
 }
 

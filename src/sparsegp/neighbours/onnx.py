@@ -22,7 +22,7 @@ from sparsegp.errors import InputError
 from sparsegp.estimators.estimator import Estimator
 from sparsegp.files.schema import Kernel, KernelNode
 from sparsegp.serving import load
-from sparsegp.serving.covariance import present
+from sparsegp.serving.covariance import EARTH_RADIUS, places, present, seen
 from sparsegp.serving.predictor import SMALLEST_VARIANCE, Formula
 from sparsegp.whole_file import replacing
 
@@ -165,7 +165,10 @@ def _local_scale(g: _Graph, scale: LocalScale, rows: str, mean: str, std: str) -
 def _matrix(g: _Graph, kernel: Kernel, number: int, X: str, Z: Array) -> str:
     """[k(x_i, z_j)] for rows of the graph and known Z."""
     node = kernel.nodes[number]
-    X, Z = _active(g, node, X), Z if node.active_columns is None else Z[:, node.active_columns]
+    X, Z = _seen(g, node, X), seen(node, Z)
+    if node.kind == "rescaled":
+        inner = _matrix(g, kernel, present(node.parts)[0], X, Z)
+        return _times(g, inner, present(node.output_scale) ** 2, len(Z))
     if node.kind in _COMBINED:
         return _COMBINED[node.kind](g, node, [_matrix(g, kernel, part, X, Z) for part in present(node.parts)])
     return _LEAVES[node.kind][0](g, node, X, Z)
@@ -174,14 +177,20 @@ def _matrix(g: _Graph, kernel: Kernel, number: int, X: str, Z: Array) -> str:
 def _diagonal(g: _Graph, kernel: Kernel, number: int, X: str, Z: Array) -> str:
     """[k(x_i, x_i)]."""
     node = kernel.nodes[number]
-    X = _active(g, node, X)
+    X = _seen(g, node, X)
+    if node.kind == "rescaled":
+        return g("Mul", _diagonal(g, kernel, present(node.parts)[0], X, Z), present(node.output_scale) ** 2)
     if node.kind in _COMBINED:
         return _COMBINED[node.kind](g, node, [_diagonal(g, kernel, part, X, Z) for part in present(node.parts)])
     return _LEAVES[node.kind][1](g, node, X)
 
 
-def _active(g: _Graph, node: KernelNode, X: str) -> str:
-    return X if node.active_columns is None else g.columns(X, node.active_columns)
+def _seen(g: _Graph, node: KernelNode, X: str) -> str:
+    """The columns that a kernel sees, in its own units."""
+    own = X if node.active_columns is None else g.columns(X, node.active_columns)
+    if node.kind != "rescaled":
+        return own
+    return g("Div", g("Sub", own, present(node.input_shift)), present(node.input_scale))
 
 
 def _exp(log_value: Array | None) -> Array:
@@ -275,6 +284,22 @@ def _power(g: _Graph, node: KernelNode, parts: list[str]) -> str:
     return reduce(lambda so_far, _: g("Mul", so_far, base), range(present(node.exponent) - 1), base)
 
 
+def _great_circle(g: _Graph, node: KernelNode, X: str, Z: Array) -> str:
+    angles = g("Mul", X, np.full((1, 2), np.pi / 180.0))
+    sines, cosines = g("Sin", angles), g("Sin", g("Add", angles, 0.5 * np.pi))
+    flat = g.columns(cosines, [1])
+    points = g("Mul", flat, g.columns(cosines, [0])), g("Mul", flat, g.columns(sines, [0])), g.columns(sines, [1])
+    scale = float(_exp(node.log_lengthscales)[0]) / EARTH_RADIUS
+    squares = _squared_distances(g, g("Concat", *points, axis=1), places(Z), scale)
+    return _times(g, _PROFILES[present(node.profile)](g, node, squares), _exp(node.log_variance), len(Z))
+
+
+_PROFILES: Mapping[str, Callable[[_Graph, KernelNode, str], str]] = {
+    "squared_exponential": _squared_exponential,
+    "matern12": _matern12,
+    "matern32": _matern32,
+    "matern52": _matern52,
+}
 _LEAVES: Mapping[str, Any] = {
     "squared_exponential": _stationary(_squared_exponential),
     "matern12": _stationary(_matern12),
@@ -282,6 +307,7 @@ _LEAVES: Mapping[str, Any] = {
     "matern52": _stationary(_matern52),
     "rational_quadratic": _stationary(_rational_quadratic),
     "periodic": (_periodic, _constant_diagonal),
+    "great_circle": (_great_circle, _constant_diagonal),
     "linear": (_linear, _linear_diagonal),
     "constant": (_constant, _constant_diagonal),
 }

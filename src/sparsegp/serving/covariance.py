@@ -13,6 +13,7 @@ Array = NDArray[np.float64]
 Value = TypeVar("Value")
 
 ROOT_3, ROOT_5 = 3.0**0.5, 5.0**0.5
+EARTH_RADIUS = 6371.0088
 
 
 class _Values(NamedTuple):
@@ -39,7 +40,7 @@ def diagonal(kernel: Kernel, X: Array) -> Array:
 
 def _matrix(kernel: Kernel, number: int, X: Array, Z: Array) -> Array:
     node = kernel.nodes[number]
-    X, Z = _active(node, X), _active(node, Z)
+    X, Z = seen(node, X), seen(node, Z)
     if node.kind in _LEAVES:
         return _LEAVES[node.kind].matrix(node, X, Z)
     return _COMBINED[node.kind](node, [_matrix(kernel, part, X, Z) for part in _parts(node, number)])
@@ -47,14 +48,19 @@ def _matrix(kernel: Kernel, number: int, X: Array, Z: Array) -> Array:
 
 def _diagonal(kernel: Kernel, number: int, X: Array) -> Array:
     node = kernel.nodes[number]
-    X = _active(node, X)
+    X = seen(node, X)
     if node.kind in _LEAVES:
         return _LEAVES[node.kind].diagonal(node, X)
     return _COMBINED[node.kind](node, [_diagonal(kernel, part, X) for part in _parts(node, number)])
 
 
-def _active(node: KernelNode, X: Array) -> Array:
-    return X if node.active_columns is None else X[:, node.active_columns]
+def seen(node: KernelNode, X: Array) -> Array:
+    """The columns that a kernel sees, in its own units."""
+    own = X if node.active_columns is None else X[:, node.active_columns]
+    if node.kind != "rescaled":
+        return own
+    units: Array = (own - present(node.input_shift)) / present(node.input_scale)
+    return units
 
 
 def _parts(node: KernelNode, number: int) -> list[int]:
@@ -160,6 +166,25 @@ def _power(node: KernelNode, parts: list[Array]) -> Array:
     return out
 
 
+def _great_circle(node: KernelNode, X: Array, Z: Array) -> Array:
+    scale = EARTH_RADIUS / _exp(node.log_lengthscales)
+    squares = _squared_distances(scale * places(X), scale * places(Z))
+    return _exp(node.log_variance) * _PROFILES[present(node.profile)](node, squares)
+
+
+def places(X: Array) -> Array:
+    """Points on a ball of radius 1, of longitudes and latitudes in degrees."""
+    longitude, latitude = np.deg2rad(X).T
+    flat = np.cos(latitude)
+    return np.column_stack([flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)])
+
+
+_PROFILES: Mapping[str, Callable[[KernelNode, Array], Array]] = {
+    "squared_exponential": _squared_exponential,
+    "matern12": _matern12,
+    "matern32": _matern32,
+    "matern52": _matern52,
+}
 _LEAVES: Mapping[str, _Values] = {
     "squared_exponential": _stationary(_squared_exponential),
     "matern12": _stationary(_matern12),
@@ -167,6 +192,7 @@ _LEAVES: Mapping[str, _Values] = {
     "matern52": _stationary(_matern52),
     "rational_quadratic": _stationary(_rational_quadratic),
     "periodic": _Values(_periodic, _constant_diagonal),
+    "great_circle": _Values(_great_circle, _constant_diagonal),
     "linear": _Values(_linear, _linear_diagonal),
     "constant": _Values(lambda node, X, Z: np.full((len(X), len(Z)), _exp(node.log_variance)), _constant_diagonal),
 }
@@ -174,4 +200,5 @@ _COMBINED: Mapping[str, Callable[[KernelNode, list[Array]], Array]] = {
     "sum": lambda node, parts: reduce(np.add, parts),
     "product": lambda node, parts: reduce(np.multiply, parts),
     "power": _power,
+    "rescaled": lambda node, parts: present(node.output_scale) ** 2 * parts[0],
 }
