@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_VENV := .venv-bench
 
-.PHONY: demo test test-all check docs docs-serve picture bench bench-docs honesty clean
+.PHONY: demo test test-all torture torture-long check docs docs-serve picture bench bench-docs honesty clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -20,6 +20,12 @@ test: $(STAMP)  ## the test suite without the slow experiments
 
 test-all: $(STAMP)  ## everything, the slow experiments included
 	$(BIN)/python -m pytest -n auto --dist worksteal -m ''
+
+torture: $(STAMP)  ## faults, hostile data and altered files for at most three minutes; counts are printed
+	$(BIN)/python tests/torture --seconds 150
+
+torture-long: $(STAMP)  ## the same in full length (hours): make torture-long ARGS='--only kills races'
+	$(BIN)/python tests/torture --long $(ARGS)
 
 check: $(STAMP)  ## lint, format, types, import layers
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ ANYTIME = (
 BENCHMARKS = (
     "bound",
     "predict",
+    "local_predict",
     "product",
     "fit_memory",
     *CELLS,

@@ -27,3 +27,7 @@ class ModelFileError(SparseGPError, ValueError):
 
 class OutputError(SparseGPError, OSError):
     """A file that cannot be written; what was there before is unchanged."""
+
+
+class MemoryLimitError(SparseGPError, MemoryError):
+    """There is not enough memory; the message says how much was needed and what to do."""

@@ -98,6 +98,47 @@ def inverse_lower(L: Tensor) -> Tensor:
     return solve_lower(L, torch.eye(L.shape[0], dtype=L.dtype, device=L.device))
 
 
+@dataclass(frozen=True)
+class InverseLower:
+    """L^-1 for products with rows, few or many: panel j has some of its rows up to their last entry that counts.
+
+    A product with it takes 5/8 of one with a square, and no row waits for the one before, as it does in a solve.
+    """
+
+    panels: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, L: Tensor) -> "InverseLower":
+        inverse = inverse_lower(L)
+        return cls(tuple(inverse[panel, : panel.stop].contiguous() for panel in _panels(L.shape[0])))
+
+    @property
+    def size(self) -> int:
+        return self.panels[-1].shape[1] if self.panels else 0
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(panel.nbytes for panel in self.panels)
+
+    def to(self, dtype: torch.dtype) -> "InverseLower":
+        return InverseLower(tuple(panel.to(dtype) for panel in self.panels))
+
+    def whiten(self, K: Tensor, less: Tensor | None = None) -> Tensor:
+        """K L^-T, row by row L^-1 k_i, minus `less`, which is overwritten."""
+        out = K.new_empty(K.shape[0], self.size) if less is None else less
+        for panel, place in zip(self.panels, _panels(self.size), strict=True):
+            part = out[:, place]
+            torch.addmm(part, K[:, : place.stop], panel.mT, beta=0.0 if less is None else -1.0, out=part)
+        return out
+
+    def solve_transposed(self, v: Tensor) -> Tensor:
+        """L^-T v of a vector."""
+        out = torch.zeros_like(v)
+        for panel, place in zip(self.panels, _panels(self.size), strict=True):
+            out[: place.stop] += v[place] @ panel
+        return out
+
+
 def condition_estimate(L: Tensor, inverse_L: Tensor) -> float:
     """The condition number of L L^T by power iterations on it and on its inverse, times two for safety."""
 

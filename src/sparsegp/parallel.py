@@ -39,6 +39,8 @@ PARENT_SECONDS = 2.0
 WAITING_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 SECOND_TEAM = "sparsegp-second-team"
 SHARED_ENTRIES = 2**20
+FEW_ROWS = 64
+"""So few rows to predict are not worth a second thread."""
 
 
 # Threads of this process
@@ -101,6 +103,24 @@ def run(tasks: Sequence[Callable[[], Result]], on_end: Callable[[], None] = lamb
             finally:
                 on_end()
             return [future.result() for future in futures]
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def threads_for(n_rows: int) -> Iterator[None]:
+    """Within, torch predicts few rows in this thread alone.
+
+    A second thread has to be woken for every operation, which takes longer than the operation, and beside busy
+    processes a hundred times as long.
+    """
+    before = available()
+    if n_rows > FEW_ROWS or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(before)
 

@@ -111,7 +111,7 @@ def quick(options):
 
 def test_models_that_need_their_rows_are_refused(tmp_path):
     model = fitted(KERNELS["se"], approximation="exact")
-    with pytest.raises(ModelFileError, match="needs torch to predict"):
+    with pytest.raises(ModelFileError, match="needs its training rows"):
         export(model, tmp_path / "model.onnx")
     with pytest.raises(InputError, match="or the path of a model file; got int"):
         export(3, tmp_path / "model.onnx")

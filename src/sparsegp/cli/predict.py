@@ -34,10 +34,10 @@ def predict(
     source, n_rows = table_columns.open_for(fitted, data, None, batch_rows=chunk_rows), 0
     with _writer(output) as write, table_columns.named_columns():
         for X, *_ in table_columns.tuples(source):
-            mean, std = fitted.predict(X, return_std=True)
-            lower, upper = fitted.predict_interval(X, coverage)
-            write({"mean": mean, "std": std, "lower": lower, "upper": upper})
-            n_rows += len(mean)
+            forecast = fitted.forecast(X)
+            lower, upper = forecast.interval(coverage)
+            write({"mean": forecast.mean, "std": forecast.std, "lower": lower, "upper": upper})
+            n_rows += len(lower)
     if output is not None:
         show("Predicted", {"rows": n_rows, "coverage": coverage, "output": str(output)}, as_json)
 

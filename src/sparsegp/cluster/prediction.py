@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sparsegp import linalg
 from sparsegp.cluster.client import connected, dask_package, gathered, submit, worker_threads
 from sparsegp.cluster.executor import all_threads
+from sparsegp.cluster.shares import reading_explained
 from sparsegp.core.predictive import Predictive
 from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
@@ -61,7 +62,8 @@ def predict(estimator: Any, X: Any, *, client: Any, return_std: bool = False, la
     with connected(client) as cluster:
         model = submit(cluster, unpacked, packed(estimator))
         asked = [submit(cluster, predictions_of, model, part, options) for part in _parts(cluster, X)]
-        answers = [answer for answer in gathered(cluster, asked) if answer is not None]
+        with reading_explained():
+            answers = [answer for answer in gathered(cluster, asked) if answer is not None]
     if not answers:
         raise InputError("There are no rows to predict: every partition is empty.")
     if not return_std:

@@ -297,6 +297,12 @@ class Joint:
     @classmethod
     def of(cls, rows: "Gaussian | NoiseMixture", f_cov: Array) -> "Joint":
         """With a covariance as it was computed. It becomes one, with the variances of the rows on its diagonal."""
+        require_numbers(rows.mean, rows.var)
+        if not np.isfinite(f_cov).all():
+            raise InputError(
+                "The joint covariance of these rows cannot be computed in double precision: some are nearly equal to "
+                "rows of the fit with hardly any noise. Ask for return_std, or for fewer of these rows at once."
+            )
         return cls(rows, as_covariance(f_cov, rows.f_var))
 
     @property
@@ -398,6 +404,18 @@ def _by_chunks(answer: Callable[[slice], Array], out: Array, rows_at_once: int =
 def _ends(forecast: Gaussian | GaussianMixture, coverage: float) -> tuple[Array, Array]:
     ends = forecast.quantiles(checked_coverage(coverage))
     return ends[:, 0], ends[:, 1]
+
+
+def require_numbers(mean: Array, var: Array | None = None) -> None:
+    """No answer is NaN or infinite: whoever asked learns why instead."""
+    usable = np.isfinite(mean) if var is None else np.isfinite(mean) & np.isfinite(var)
+    if not usable.all():
+        row = int(np.flatnonzero(~usable)[0])
+        spread = "" if var is None else f", variance {var[row]:g}"
+        raise InputError(
+            f"The prediction of row {row} is not a finite number (mean {mean[row]:g}{spread}): its "
+            "inputs are too far from the rows of the fit, or the model file was altered. Look at this row of X."
+        )
 
 
 def checked_coverage(coverage: float) -> Array:

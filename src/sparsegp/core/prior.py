@@ -81,6 +81,11 @@ class SparsePrior:
         return root
 
     @cached_property
+    def inverse_root(self) -> linalg.InverseLower:
+        """L^-1, for predictions, which use it again and again."""
+        return linalg.InverseLower.of(self.Luu.factor)
+
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of approximation, kernel, trend, noise and inducing inputs: equal when statistics may be added."""
         digest = hashlib.sha256(f"{self.approx!r}|{self.kernel!r}|{self.Luu.jitter!r}|{self.trend!r}".encode())
@@ -120,6 +125,11 @@ class SparsePrior:
         if K is None:
             K = self.covariance(X)
         return self._with_trend(X, linalg.whiten_rows(K, self.factor(X.dtype)))
+
+    def whitened(self, columns: Tensor) -> Tensor:
+        """W from `columns`, by a product: for predictions."""
+        W = self.inverse_root.whiten(self.of_kernel(columns))
+        return W if self.trend is None else torch.cat([W, columns[:, self.n_inducing :]], dim=1)
 
     def _with_trend(self, X: Tensor, A: Tensor) -> Tensor:
         return A if self.trend is None else torch.cat([A, self.trend.features(X)], dim=1)

@@ -21,6 +21,14 @@ from sparsegp.estimators.fitted import Columns
 
 Array = NDArray[np.float64]
 ARGUMENTS = Place("the arguments of fit")
+HINTS = {
+    "Sparse data": "X.toarray() needs 8 bytes for each entry; with many columns of zeros, choose some of them first.",
+    "string names": "Or give X.to_numpy(), without names.",
+    "at least one array or dtype": "X has no columns: give one at least.",
+    "unique column names": "Rename the columns: no two may have the same name.",
+    "Complex data": "Give real numbers, as in X.real.",
+}
+"""What to do, by what scikit-learn says."""
 
 
 def training_batch(
@@ -35,7 +43,7 @@ def training_batch(
         require_finite_target(y)
         # scikit-learn keeps the columns in the estimator; a fit that fails must not have touched it
         scratch = copy(estimator)
-        X, y = validate_data(scratch, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False)
+        X, y = validated(scratch, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False)
         columns = Columns.of_numbers(scratch)
         require_finite(X, None if columns.names is None else list(columns.names))
         batch = batch_of(X, np.asarray(y, dtype=np.float64), noise_var, sample_weight)
@@ -44,6 +52,18 @@ def training_batch(
     if estimator.optimizer is not None:
         warn_of_constant_target(batch.y)
     return batch, columns
+
+
+def validated(estimator: Any, X: Any, *given: Any, **options: Any) -> Any:
+    """scikit-learn's checks of X and y, whose errors become ours."""
+    try:
+        return validate_data(estimator, X, *given, **options)
+    except InputError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        text = str(error).rstrip()
+        hints = (hint for said, hint in HINTS.items() if said in text)
+        raise InputError(f"{text} {next(hints, '')}".rstrip()) from error
 
 
 def source_of(
@@ -72,7 +92,7 @@ def later_batch(
             return batch
         X, y = split_target(X, y, target)
         require_finite_target(y)
-        X, y = validate_data(
+        X, y = validated(
             estimator, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False, reset=False,
             ensure_min_samples=0,
         )  # fmt: skip
@@ -109,7 +129,7 @@ def new_inputs(estimator: Any, X: Any) -> Array:
         X = whole_batch(open_inputs(Path(X), column_names(estimator))).X
         require_width(estimator, X.shape[1])
     elif not is_plain(estimator, X):
-        X = validate_data(estimator, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
+        X = validated(estimator, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
     require_finite(X, column_names(estimator))
     return X  # type: ignore[no-any-return]
 

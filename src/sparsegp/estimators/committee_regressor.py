@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg, parallel
+from sparsegp import linalg, memory, parallel
 from sparsegp.cluster import executor_of
 from sparsegp.committee import aggregation
 from sparsegp.committee.aggregation import Aggregation
@@ -21,6 +21,7 @@ from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.opening import Given, Opened, named_cluster, opened
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
+from sparsegp.fit.auto import is_auto
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committees import ExpertKind
 from sparsegp.fit.kernel_choice import LearnedNoise
@@ -34,6 +35,7 @@ from sparsegp.learn.schedules import OPTIMIZERS
 
 BACKENDS = ("threads", "processes")
 ROWS_PER_EXPERT = 500
+USUALLY_ASKED = 8
 ROWS_STAY = "the experts of a committee get their rows from this process."
 
 
@@ -57,8 +59,9 @@ class CommitteeGPRegressor(Estimator):
     learn_inducing : whether sparse experts learn their own inducing inputs.
     skip_tolerance : what distant experts that are not asked may change, all together: the variance relative to
         itself, the mean in prior standard deviations. 0 asks all experts everywhere.
-    most_asked : experts asked about a row at the most, those whose rows are centred nearest to it; None: no limit but
-        `skip_tolerance`. It bounds what a prediction costs, however many experts there are (docs/committees.md).
+    most_asked : experts asked about a row at the most, those whose rows are centred nearest to it. It bounds what a
+        prediction costs, however many experts there are (docs/committees.md). "auto" is 8 where the cells of experts
+        were found by k-means, and no limit elsewhere. None: no limit but `skip_tolerance`.
     time_budget : seconds that `fit` may take. Learning ends in time for the posteriors of all experts, which cannot be
         cut short; `info_["budget"]` says how it went (docs/time-budgets.md).
     normalize : standardise X and y inside; predictions come back in the user's units.
@@ -93,7 +96,7 @@ class CommitteeGPRegressor(Estimator):
         optimizer: str | None = "lbfgs",
         learn_inducing: bool = True,
         skip_tolerance: float = 1e-6,
-        most_asked: int | None = None,
+        most_asked: int | str | None = "auto",
         time_budget: float | None = None,
         normalize: bool = True,
         n_jobs: int | None = None,
@@ -124,6 +127,7 @@ class CommitteeGPRegressor(Estimator):
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
+    @memory.explained
     def fit(
         self,
         X: Any,
@@ -147,7 +151,8 @@ class CommitteeGPRegressor(Estimator):
 
     def _fit(self, given: Given, where: Any = None) -> Self:
         budget, (kind, rule) = Budget(self.time_budget, options=self.fit_options.budget), self.check_parameters()
-        if self.most_asked is not None and self.partition == "random" and given.blocks is None:
+        most_asked = self._most_asked(given)
+        if most_asked is not None and self.partition == "random" and given.blocks is None:
             raise InputError(
                 "most_asked= asks the experts nearest to a row, and with partition='random' none is nearer than "
                 "another: use partition='kmeans', or leave most_asked=None."
@@ -175,7 +180,7 @@ class CommitteeGPRegressor(Estimator):
                         n_experts,
                         self.partition,
                         float(self.skip_tolerance),
-                        self.most_asked,
+                        most_asked,
                         self.n_jobs,
                         executor,
                     )
@@ -184,9 +189,11 @@ class CommitteeGPRegressor(Estimator):
             finally:
                 listener.close()
         info = _report(last, budget)
-        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, given=given))
+        kept = {"given": given, "digest": data.digest}
+        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, **kept))
         return self
 
+    @memory.explained
     def partial_fit(
         self,
         X: Any,
@@ -209,6 +216,7 @@ class CommitteeGPRegressor(Estimator):
         given = Given(X, y, target, noise_var, sample_weight, blocks)
         return self._add(given) if self._is_fitted else self._fit(given)
 
+    @memory.explained
     def forget(
         self,
         X: Any,
@@ -285,9 +293,16 @@ class CommitteeGPRegressor(Estimator):
             warnings.warn(
                 f"n_experts={self.n_experts} is more than the {n_rows} rows: there is an expert for each row. "
                 "An expert needs some hundred rows to be worth asking.",
-                stacklevel=5,
+                stacklevel=6,
             )
         return min(self.n_experts, n_rows)
+
+    def _most_asked(self, given: Given) -> int | None:
+        """Experts by labels need not be where their rows are: of them all are asked, unless somebody says otherwise."""
+        asked: Any = self.most_asked
+        if not is_auto(asked):
+            return None if asked is None else int(asked)
+        return USUALLY_ASKED if self.partition == "kmeans" and given.blocks is None else None
 
     def check_parameters(self) -> tuple[ExpertKind, Aggregation]:
         checks.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
@@ -295,7 +310,9 @@ class CommitteeGPRegressor(Estimator):
         checks.require_choice("partition", self.partition, PARTITIONS)
         checks.require_choice("backend", self.backend, BACKENDS)
         counts = {"n_inducing": self.n_inducing, "n_noise_inducing": self.n_noise_inducing}
-        optional = {"n_experts": self.n_experts, "n_jobs": self.n_jobs, "most_asked": self.most_asked}
+        optional: dict[str, Any] = {"n_experts": self.n_experts, "n_jobs": self.n_jobs}
+        if not is_auto(self.most_asked):
+            optional["most_asked"] = self.most_asked
         for name, value in (*counts.items(), *((n, v) for n, v in optional.items() if v is not None)):
             checks.positive_count(name, value)
         for name, number in (("noise_var", self.noise_var), ("time_budget", self.time_budget)):

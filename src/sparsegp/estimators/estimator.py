@@ -18,15 +18,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, memory
 from sparsegp.calibration.calibration import Calibrated, CalibratedJoint, Calibration
 from sparsegp.cluster.prediction import lazy_predictions
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
 from sparsegp.core.left_out import LeftOut
-from sparsegp.core.predictive import Array, Joint, Predictive
+from sparsegp.core.predictive import Array, Joint, Predictive, require_numbers
 from sparsegp.core.trend import Trend, detrended
 from sparsegp.data import Batch, to_block
+from sparsegp.data.digest import RowDigest
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
 from sparsegp.estimators.diagnosis import Diagnosis, diagnose
@@ -46,7 +47,10 @@ from sparsegp.fit.scaling import Scaling
 from sparsegp.fit.start import starting_point
 from sparsegp.fit.trends import trend_of
 from sparsegp.kernels import Kernel
+from sparsegp.parallel import threads_for
 
+JOINT_COPIES = 4
+FEWER_ROWS = "Ask for fewer rows at once; return_std and intervals need no covariance."
 ROW_BY_ROW = "Of a dask collection there are predictions row by row: no return_cov, no blocks=."
 
 
@@ -193,8 +197,9 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         batch = self._later_batch(given)
         block, labels = self._block_of(batch, given.blocks)
         if len(block):
-            calibration = self._calibration_after(block, labels)
-            self._assign_update(self._added(self.model_, block, labels).reported(), len(batch), calibration)
+            calibration, digest = self._calibration_after(block, labels), self.fitted_.digest
+            after = None if digest is None else digest.with_rows(batch)
+            self._assign_update(self._added(self.model_, block, labels).reported(), len(batch), after, calibration)
         return self
 
     def _calibration_after(self, block: Block, labels: ArrayLike | None) -> Calibration | None:
@@ -216,17 +221,27 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         batch = self._later_batch(given)
         block, labels = self._block_of(batch, given.blocks)
         if len(block):
-            self._assign_update(self.model_.remove(block, labels), -len(batch))
+            digest = self.fitted_.digest
+            after = None if digest is None else digest.without_rows(batch)
+            self._assign_update(self.model_.remove(block, labels), -len(batch), after)
         return self
 
-    def _assign_update(self, model: Any, n_new: int, calibration: Calibration | None = None) -> None:
+    def _assign_update(
+        self, model: Any, n_new: int, digest: RowDigest | None, calibration: Calibration | None = None
+    ) -> None:
         """Without a new calibration that of before stays."""
         info = {**self.info_, "innovations": model.innovations.summary()}
         window = getattr(self, "window", None)
         n_samples = self.n_samples_seen_ + n_new if window is None else model.n_rows
         calibration = self.calibration_ if calibration is None else calibration
         self.fitted_ = replace(
-            self.fitted_, model=model, info=info, n_samples=n_samples, calibration=calibration, given=None
+            self.fitted_,
+            model=model,
+            info=info,
+            n_samples=n_samples,
+            calibration=calibration,
+            given=None,
+            digest=digest,
         )
 
     def _later_batch(self, given: Given) -> Batch:
@@ -251,6 +266,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         checked, like = checks.new_inputs(self, X), self._like
         return self.scaling_.tensor(checked, like.dtype, str(like.device))
 
+    @memory.explained
     def forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Predictive:
         """The distribution of y (`latent=True`: of f) at each row of X, as one object.
 
@@ -258,12 +274,16 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         pass over the rows. `blocks` is as for `predict`.
         """
         inputs = self._new_inputs(X)
-        forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
+        with threads_for(len(inputs)):
+            forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
+        require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
 
+    @memory.explained
     def joint_forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Joint:
         """The distribution of y (`latent=True`: of f) at all rows of X together: `mean`, `cov` and `sample`."""
         inputs = self._new_inputs(X)
+        memory.require(8.0 * JOINT_COPIES * len(inputs) ** 2, f"The covariance of {len(inputs):,} rows", FEWER_ROWS)
         joint: Joint = self.model_.joint_forecast(inputs, blocks, self.scaling_)
         if latent:
             return joint.latent
@@ -275,6 +295,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             return forecast
         return self.calibration_.applied(forecast, inputs, self.scaling_.y_mean, self.scaling_.y_scale)
 
+    @memory.explained
     def predict(
         self,
         X: Any,
@@ -303,8 +324,14 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if return_cov:
             joint = self.joint_forecast(X, latent, blocks)
             return joint.mean, joint.cov
+        if not return_std:
+            inputs = self._new_inputs(X)
+            with threads_for(len(inputs)):
+                expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
+            require_numbers(expected)
+            return expected
         forecast = self.forecast(X, latent, blocks)
-        return (forecast.mean, forecast.std) if return_std else forecast.mean
+        return forecast.mean, forecast.std
 
     def predict_components(self, X: Any, blocks: ArrayLike | None = None) -> tuple[Array, Array, Array]:
         """Mean of y, epistemic std (what more data would remove) and aleatoric std (the noise)."""
@@ -328,6 +355,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """Log density of each target under its prediction; minus its mean is the NLPD."""
         return self.forecast(X, blocks=blocks).log_density(y)
 
+    @memory.explained
     def sample_y(
         self,
         X: Any,
@@ -352,6 +380,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             raise InputError(ROW_BY_ROW)
         return lazy_predictions(self, X, latent, n_columns, ask)
 
+    @memory.explained
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file that `sparsegp.load` reads: data only, no code, no pickle.
 
@@ -426,7 +455,13 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         fresh = copy(self)
         info = {**self.info_, "innovations": self.model_.without_rows().innovations.summary()}
         fresh.fitted_ = replace(
-            self.fitted_, model=self.model_.without_rows(), info=info, n_samples=0, batches=(), given=None
+            self.fitted_,
+            model=self.model_.without_rows(),
+            info=info,
+            n_samples=0,
+            batches=(),
+            given=None,
+            digest=RowDigest.empty(),
         )
         return fresh
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from sparsegp import memory
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import scanned
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.data import Batch, FeatureLayout, Scan, Source, SourceRows, open_source, scan, to_block
+from sparsegp.data.digest import RowDigest
 from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
@@ -28,14 +31,23 @@ from sparsegp.fit.budget import Budget
 from sparsegp.fit.scaling import Scaling
 from sparsegp.learn.trace import is_over
 
+HELD_COPIES = 3
+"""Of rows in memory: as they come, in one piece, and in the scaling of the model."""
+
 
 @dataclass(frozen=True)
 class OpeningOptions:
     """`most_entries`: numbers in X beyond which rows stay where they are, 128 MB as float64, two million rows of eight
-    columns. `scan_fraction`: of a time budget, after which the scan ends and the rows read so far must do."""
+    columns; fewer where there is no room for `copies` of them. `scan_fraction`: of a time budget, after which the scan
+    ends and the rows read so far must do."""
 
     most_entries: int = 2**24
     scan_fraction: float = 0.3
+    copies: int = 8
+
+    def within_memory(self) -> "OpeningOptions":
+        room = int(memory.available_bytes() / (8 * self.copies))
+        return replace(self, most_entries=max(1, min(self.most_entries, room)))
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ class Opened:
     """Rows in the scaling of the model, that scaling, and how many rows came, those of weight zero included.
 
     `labels` are the user's blocks of the rows. `was_cut`: a short budget has left rows unread; `n_all` is then how many
-    there are, as far as that is known.
+    there are, as far as that is known. `digest` is that of the rows where they are in memory.
     """
 
     rows: Rows
@@ -71,6 +83,7 @@ class Opened:
     labels: ArrayLike | None = None
     n_all: int = 0
     was_cut: bool = False
+    digest: RowDigest | None = None
 
     @property
     def groups(self) -> tuple[int, ...] | None:
@@ -103,7 +116,10 @@ def opened(
     arrays, too, rather than a second copy of them. `not_on_cluster`: why workers cannot have the rows, if they cannot.
     `like` has the precision and the device of the rows.
     """
-    options, like = options or OpeningOptions(), torch.empty(0, dtype=torch.float64) if like is None else like
+    options, like = (
+        (options or OpeningOptions()).within_memory(),
+        torch.empty(0, dtype=torch.float64) if like is None else like,
+    )
     where = cluster_of(given)
     if given.cluster is not None and not_on_cluster is not None:
         raise InputError(f"A fit on a cluster is not possible: {not_on_cluster} Fit without client=.")
@@ -114,6 +130,8 @@ def opened(
             yield _on_cluster(client, estimator, given.source(), seed, like, scaling)
         return
     source = _large_source(given, options, arrays=streams_arrays) if can_stream and given.blocks is None else None
+    if source is None:
+        _require_room(given)
     yield (
         _in_memory(estimator, given, like, scaling)
         if source is None
@@ -145,9 +163,7 @@ def cluster_of(given: Given) -> Any:
 
 def _large_source(given: Given, options: OpeningOptions, *, arrays: bool) -> Source | None:
     """The data as a source if they are too many for memory, or if only a pass over them can tell."""
-    source = checks.source_of(
-        given.X, given.y, target=given.target, noise_var=given.noise_var, sample_weight=given.sample_weight
-    )
+    source = _source_of(given)
     if source is None:
         if not arrays or math.prod(getattr(given.X, "shape", ())) <= options.most_entries:
             return None
@@ -155,6 +171,22 @@ def _large_source(given: Given, options: OpeningOptions, *, arrays: bool) -> Sou
         source = open_source(features, y, noise_var=given.noise_var, sample_weight=given.sample_weight)
     is_small = source.n_rows is not None and source.n_rows * source.n_features <= options.most_entries
     return None if is_small else source
+
+
+def _source_of(given: Given) -> Source | None:
+    return checks.source_of(
+        given.X, given.y, target=given.target, noise_var=given.noise_var, sample_weight=given.sample_weight
+    )
+
+
+def _require_room(given: Given) -> None:
+    """For rows that are to be held, where it is known how many there are."""
+    shape = getattr(given.X, "shape", ())
+    if isinstance(given.X, str | Path) and (source := _source_of(given)) is not None:
+        shape = source.n_rows, source.n_features
+    if len(shape) == 2 and all(isinstance(n, int) for n in shape):
+        n_bytes = 8.0 * HELD_COPIES * math.prod(shape)
+        memory.require(n_bytes, f"Holding {shape[0]:,} rows of {shape[1]} columns in memory")
 
 
 def _in_memory(estimator: Any, given: Given, like: Tensor, scaling: Scaling | None) -> Opened:
@@ -170,7 +202,8 @@ def _in_memory(estimator: Any, given: Given, like: Tensor, scaling: Scaling | No
 
 def _of_batch(batch: Batch, columns: Columns, scaling: Scaling, blocks: ArrayLike | None, like: Tensor) -> Opened:
     block, labels = drop_weightless(to_block(batch, scaling, like), blocks)
-    return Opened(MemoryRows(block), scaling, columns, len(batch), labels)
+    digest = RowDigest.empty().with_rows(batch)
+    return Opened(MemoryRows(block), scaling, columns, len(batch), labels, digest=digest)
 
 
 def _scanned(

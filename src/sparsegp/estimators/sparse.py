@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sparsegp import linalg, metrics
+from sparsegp import linalg, memory, metrics
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import sum_over
 from sparsegp.core import approximations
@@ -154,6 +154,7 @@ class SparseGPRegressor(Estimator):
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
+    @memory.explained
     def fit(
         self,
         X: Any,
@@ -194,7 +195,7 @@ class SparseGPRegressor(Estimator):
                 raise
             report = _budget_report(budget, replace(progress, reason=INTERRUPTED))
             fitted = replace(fitted, info={**fitted.info, "budget": report})
-            warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=4)
+            warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=5)
         assert fitted is not None
         self.assign(replace(fitted, info={**fitted.info, "seconds": budget.used}))
         return self
@@ -406,7 +407,8 @@ class SparseGPRegressor(Estimator):
                 says = _of_a_part(n_samples, n_all, progress.model)
                 info["budget"]["says"] = says
                 warnings.warn(f"time_budget={budget.asked:g} s: {says}", stacklevel=2)
-        fitted = Fitted(progress.model, data.scaling, {**info, "seconds": budget.used}, n_samples, data.columns)
+        info = {**info, "seconds": budget.used}
+        fitted = Fitted(progress.model, data.scaling, info, n_samples, data.columns, digest=data.digest)
         return replace(fitted, calibration=progress.calibration)
 
     def _stopped(self, data: Opened, choice: Choice, budget: Budget) -> tuple[Fitted, Progress]:
@@ -416,7 +418,7 @@ class SparseGPRegressor(Estimator):
         progress = replace(
             choice.stopped, rows_seen=seen, fraction=seen / max(data.n_given, 1), reason=INTERRUPTED, is_exact=False
         )
-        warnings.warn(f"The fit was interrupted: the model is of {seen:,} rows, see info_['choice'].", stacklevel=5)
+        warnings.warn(f"The fit was interrupted: the model is of {seen:,} rows, see info_['choice'].", stacklevel=6)
         fitted = self._fitted(data, progress, choice, budget, in_steps=True)
         return replace(fitted, n_samples=seen), progress
 
@@ -462,6 +464,7 @@ class SparseGPRegressor(Estimator):
         mean, std = self.predict(X, return_std=True)
         return {"rmse": metrics.rmse(y, mean), "nlpd": metrics.nlpd(y, mean, std)}
 
+    @memory.explained
     def partial_fit(
         self,
         X: Any,
@@ -518,7 +521,7 @@ class SparseGPRegressor(Estimator):
             self._require_same_noise(found.noise_total is not None)
             if self.half_life is not None:
                 model = model.scale(float(np.exp2(-found.n_rows / self.half_life)))
-            self._assign_update(model.add_sum(found).reported(), found.n_rows + found.n_weightless)
+            self._assign_update(model.add_sum(found).reported(), found.n_rows + found.n_weightless, None)
         return self
 
     def _fit_first(self, given: Given) -> Self:
@@ -535,6 +538,7 @@ class SparseGPRegressor(Estimator):
             given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
         return self._fit(given, trials=False)
 
+    @memory.explained
     def forget(
         self,
         X: Any,
@@ -558,6 +562,7 @@ class SparseGPRegressor(Estimator):
             )
         return self._remove(Given(X, y, target, noise_var, sample_weight, blocks))
 
+    @memory.explained
     def merge(self, other: Any) -> Self:
         """Take in the rows of another model: exactly the model of both, if none of its rows is in this one.
 
@@ -574,7 +579,8 @@ class SparseGPRegressor(Estimator):
                 "were standardised with different data. Use normalize=False with the same kernel, noise_var, inducing "
                 "and optimizer=None in both."
             )
-        self._assign_update(merged, other.n_samples_seen_)
+        mine, theirs = self.fitted_.digest, other.fitted_.digest
+        self._assign_update(merged, other.n_samples_seen_, None if mine is None or theirs is None else mine + theirs)
         return self
 
     @property

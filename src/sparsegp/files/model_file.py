@@ -28,6 +28,8 @@ def read(path: str | os.PathLike[str]) -> Model:
     description.pop("package_version", None)
     try:
         return encoding.build(Model, tree(description, arrays))
+    except MemoryError:
+        raise
     except Exception as error:
         # whatever a strange file provokes, the reader learns that it is the file
         raise unusable(path, error) from error
@@ -35,7 +37,26 @@ def read(path: str | os.PathLike[str]) -> Model:
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
     description, arrays = encoding.to_json(model)
+    try:
+        encoding.from_json(Model, description, arrays)
+    except ModelFileError as error:
+        raise ModelFileError(
+            f"The model would be refused when loaded: {error}. Look at info_ and fit again; the file was not written."
+        ) from error
     container.write(path, {"package_version": _version(), **description}, arrays)
+
+
+def own_rows(model: Model, most: int = 3) -> NDArray[np.float64]:
+    """Some rows among those that the model was made from, in the user's units: every honest model predicts there."""
+    posteriors = [model.posterior] if model.committee is None else [e.posterior for e in model.committee.experts]
+    scaling = model.scaling
+    for posterior in posteriors:
+        parts = () if posterior is None else (posterior.inducing, posterior.dense)
+        for part in parts:
+            if part is not None and len(part.inputs):
+                rows: NDArray[np.float64] = scaling.input_mean + scaling.input_scale * part.inputs[:most]
+                return rows
+    return scaling.input_mean[None]
 
 
 def unusable(path: str | os.PathLike[str], error: Exception) -> ModelFileError:

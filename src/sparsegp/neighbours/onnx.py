@@ -6,24 +6,26 @@ inputs, two products, and the calibrated width.
 
 import math
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
 from sparsegp.core.predictive import Array
-from sparsegp.errors import InputError
+from sparsegp.errors import InputError, ModelFileError
+from sparsegp.estimators import records
 from sparsegp.estimators.estimator import Estimator
+from sparsegp.files import calibration_parts, model_file, schema
 from sparsegp.files.schema import Kernel, KernelNode
-from sparsegp.serving import load
+from sparsegp.serving import algebra, covariance
 from sparsegp.serving.covariance import EARTH_RADIUS, places, present, seen
-from sparsegp.serving.predictor import SMALLEST_VARIANCE, Formula
+from sparsegp.serving.posteriors import SMALLEST_VARIANCE
 from sparsegp.whole_file import replacing
 
 __all__ = ["export", "graph_of"]
@@ -61,19 +63,17 @@ def export(model: Any, path: str | os.PathLike[str]) -> Path:
 def graph_of(model: Any) -> onnx.ModelProto:
     """The same as an object of the onnx package."""
     if isinstance(model, str | os.PathLike):
-        predictor = load(model)
+        record = model_file.read(model)
     elif isinstance(model, Estimator):
-        with tempfile.TemporaryDirectory() as folder:
-            model.save(Path(folder) / "model.sgp")
-            predictor = load(Path(folder) / "model.sgp")
+        record = records.describe(model)
     else:
         raise InputError(f"model must be a fitted estimator or the path of a model file; got {type(model).__name__}.")
     graph = _Graph()
-    mean, std = _forecast(graph, predictor.formula, "X")
+    mean, std = _forecast(graph, _Formula.of(record), "X")
     graph.named("Identity", [mean], "mean")
     graph.named("Identity", [std], "std")
     rows = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["rows"]) for name in ("mean", "std")]
-    inputs = helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["rows", predictor.n_features_in_])
+    inputs = helper.make_tensor_value_info("X", TensorProto.DOUBLE, ["rows", record.columns.count])
     made = helper.make_model(
         helper.make_graph(graph.nodes, "sparsegp", [inputs], rows, graph.constants),
         opset_imports=[helper.make_opsetid("", OPSET)],
@@ -82,6 +82,51 @@ def graph_of(model: Any) -> onnx.ModelProto:
     made.ir_version = IR_VERSION
     onnx.checker.check_model(made)
     return made
+
+
+class _Formula(NamedTuple):
+    """The numbers that a prediction is computed from: `whiten` is L^-1, `spread` B^-1 times it, `weights` their mean."""
+
+    scaling: schema.Scaling
+    kernel: Kernel
+    inducing: Array
+    whiten: Array
+    spread: Array
+    weights: Array
+    deterministic: bool
+    shape: Shape
+    scale: LocalScale | None
+    trend: schema.Trend | None
+    noise_var: float
+
+    @classmethod
+    def of(cls, record: schema.Model) -> "_Formula":
+        posterior, found = record.posterior, record.calibration
+        values = None if posterior is None or posterior.form != schema.INDUCING else posterior.inducing
+        if posterior is None or values is None or record.kind != schema.SPARSE or not covariance.knows(record.kernel):
+            raise ModelFileError(
+                "ONNX holds models of inducing values under kernels of this package, such as 'vfe' and 'fitc'. This one "
+                "needs its training rows, blocks, learned noise, experts or a kernel of your own to predict: fit with "
+                "approximation='vfe'."
+            )
+        size, total = len(values.inputs), len(values.mean)
+        inner = np.linalg.solve(algebra.lower(values.prior_cholesky, size), np.eye(size))
+        whiten = np.eye(total)
+        whiten[:size, :size] = inner
+        scale = None if found is None or found.scale is None else found.scale
+        return cls(
+            scaling=record.scaling,
+            kernel=record.kernel,
+            inducing=values.inputs,
+            whiten=inner,
+            spread=np.linalg.solve(algebra.lower(values.precision_cholesky, total), whiten),
+            weights=whiten.T @ values.mean,
+            deterministic=posterior.approximation.new_rows == "deterministic",
+            shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
+            scale=None if scale is None else calibration_parts.restored_scale(scale, record.columns.count),
+            trend=posterior.trend,
+            noise_var=record.noise_var,
+        )
 
 
 class _Graph:
@@ -117,7 +162,7 @@ class _Graph:
         return self.row_sums(self("Mul", matrix, matrix), keep)
 
 
-def _forecast(g: _Graph, formula: Formula, X: str) -> tuple[str, str]:
+def _forecast(g: _Graph, formula: _Formula, X: str) -> tuple[str, str]:
     """Mean and std of y."""
     scaling = formula.scaling
     rows = g("Div", g("Sub", X, scaling.input_mean), scaling.input_scale)
@@ -130,7 +175,7 @@ def _forecast(g: _Graph, formula: Formula, X: str) -> tuple[str, str]:
     return g("Add", mean, scaling.target_mean), g("Mul", unit, factor)
 
 
-def _moments(g: _Graph, formula: Formula, rows: str) -> tuple[str, str, str]:
+def _moments(g: _Graph, formula: _Formula, rows: str) -> tuple[str, str, str]:
     """Mean of f in units of y but for target_mean; mean and variance, scaled: w^T m, k(x, x) - |w|^2 + |B^-1 w|^2."""
     top = len(formula.kernel.nodes) - 1
     K, prior_var = (f(g, formula.kernel, top, rows, formula.inducing) for f in (_matrix, _diagonal))

@@ -89,6 +89,7 @@ class Plan:
             "  of it messages": lambda e: duration(e.communication_seconds),
             "predict 1,000,000 rows": lambda e: duration(e.prediction_seconds),
             "memory of a machine": lambda e: size(e.memory.total) + ("" if e.fits else " (too much)"),
+            "memory of predictions": lambda e: size(e.prediction_bytes),
             "evaluations": lambda e: f"{e.evaluations:,}",
             "passes over the files": lambda e: f"{e.passes:,}",
             "rounds": lambda e: f"{e.rounds:,}",

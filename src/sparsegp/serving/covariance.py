@@ -14,6 +14,8 @@ Value = TypeVar("Value")
 
 ROOT_3, ROOT_5 = 3.0**0.5, 5.0**0.5
 EARTH_RADIUS = 6371.0088
+FARTHEST_SQ = 120.0
+FARTHEST = 1e100  # squares do not overflow
 
 
 class _Values(NamedTuple):
@@ -84,7 +86,12 @@ def _exp(log_value: Array | None) -> Array:
 
 
 def _squared_distances(A: Array, B: Array) -> Array:
-    squares: Array = np.square(A).sum(1)[:, None] + np.square(B).sum(1) - 2.0 * A @ B.T
+    """|a_i - b_j|^2 from one product of [a, |a|^2, 1] and [-2 b, 1, |b|^2]."""
+    A, B = (np.clip(rows, -FARTHEST, FARTHEST) for rows in (A, B))
+    one_a, one_b = np.ones((len(A), 1)), np.ones((len(B), 1))
+    left = np.hstack([A, np.square(A).sum(1, keepdims=True), one_a])
+    right = np.hstack([-2.0 * B, one_b, np.square(B).sum(1, keepdims=True)])
+    squares: Array = left @ right.T
     return np.maximum(squares, 0.0, out=squares)
 
 
@@ -99,31 +106,42 @@ def _stationary(profile: Callable[[KernelNode, Array], Array]) -> _Values:
         learned, center = _exp(node.log_lengthscales), Z.mean(0)
         scale = (learned if node.groups is None else learned[node.groups]) * present(node.units)
         squares = _squared_distances((X - center) / scale, (Z - center) / scale)
-        return _exp(node.log_variance) * profile(node, squares)
+        K = profile(node, squares)
+        K *= _exp(node.log_variance)
+        return K
 
     return _Values(evaluate, _constant_diagonal)
 
 
 def _squared_exponential(_: KernelNode, squares: Array) -> Array:
-    out: Array = np.exp(-0.5 * squares)
-    return out
+    """In place. What is below 1e-26 stays there: products of smaller numbers are slow."""
+    np.minimum(squares, FARTHEST_SQ, out=squares)
+    squares *= -0.5
+    return np.exp(squares, out=squares)
 
 
 def _matern12(_: KernelNode, squares: Array) -> Array:
-    out: Array = np.exp(-np.sqrt(squares))
-    return out
+    np.sqrt(squares, out=squares)
+    return np.exp(np.negative(squares, out=squares), out=squares)
 
 
 def _matern32(_: KernelNode, squares: Array) -> Array:
-    r = ROOT_3 * np.sqrt(squares)
-    out: Array = (1.0 + r) * np.exp(-r)
-    return out
+    np.sqrt(squares, out=squares)
+    squares *= -ROOT_3
+    decay = np.exp(squares)
+    np.subtract(1.0, squares, out=squares)
+    squares *= decay
+    return squares
 
 
 def _matern52(_: KernelNode, squares: Array) -> Array:
-    r = ROOT_5 * np.sqrt(squares)
-    out: Array = (1.0 + r + r * r / 3.0) * np.exp(-r)
-    return out
+    r = np.sqrt(squares)
+    r *= -ROOT_5
+    squares *= 5.0 / 3.0
+    squares -= r
+    squares += 1.0
+    squares *= np.exp(r, out=r)
+    return squares
 
 
 def _rational_quadratic(node: KernelNode, squares: Array) -> Array:
