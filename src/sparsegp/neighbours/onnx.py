@@ -31,6 +31,8 @@ from sparsegp.whole_file import replacing
 __all__ = ["export", "graph_of"]
 
 OPSET, IR_VERSION = 17, 8
+_Leaf = tuple[Callable[["_Graph", KernelNode, str, Array], str], Callable[["_Graph", KernelNode, str], str]]
+"""How a kind of kernel writes down [k(x_i, z_j)] and [k(x_i, x_i)]."""
 ROOT_3, ROOT_5 = math.sqrt(3.0), math.sqrt(5.0)
 
 
@@ -85,7 +87,7 @@ def graph_of(model: Any) -> onnx.ModelProto:
 
 
 class _Formula(NamedTuple):
-    """The numbers that a prediction is computed from: `whiten` is L^-1, `spread` B^-1 times it, `weights` their mean."""
+    """The numbers that a prediction is computed from. `whiten` is L^-1, `spread` B^-1 times that."""
 
     scaling: schema.Scaling
     kernel: Kernel
@@ -105,12 +107,12 @@ class _Formula(NamedTuple):
         values = None if posterior is None or posterior.form != schema.INDUCING else posterior.inducing
         if posterior is None or values is None or record.kind != schema.SPARSE or not covariance.knows(record.kernel):
             raise ModelFileError(
-                "ONNX holds models of inducing values under kernels of this package, such as 'vfe' and 'fitc'. This one "
-                "needs its training rows, blocks, learned noise, experts or a kernel of your own to predict: fit with "
+                "ONNX holds models of inducing values under kernels of this package, such as 'vfe' and 'fitc'. This "
+                "one needs its training rows, blocks, learned noise, experts or a kernel of your own to predict: fit with "
                 "approximation='vfe'."
             )
         size, total = len(values.inputs), len(values.mean)
-        inner = np.linalg.solve(algebra.lower(values.prior_cholesky, size), np.eye(size))
+        inner = _solved(algebra.lower(values.prior_cholesky, size), np.eye(size))
         whiten = np.eye(total)
         whiten[:size, :size] = inner
         scale = None if found is None or found.scale is None else found.scale
@@ -119,7 +121,7 @@ class _Formula(NamedTuple):
             kernel=record.kernel,
             inducing=values.inputs,
             whiten=inner,
-            spread=np.linalg.solve(algebra.lower(values.precision_cholesky, total), whiten),
+            spread=_solved(algebra.lower(values.precision_cholesky, total), whiten),
             weights=whiten.T @ values.mean,
             deterministic=posterior.approximation.new_rows == "deterministic",
             shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
@@ -127,6 +129,10 @@ class _Formula(NamedTuple):
             trend=posterior.trend,
             noise_var=record.noise_var,
         )
+
+
+def _solved(A: Array, b: Array) -> Array:
+    return np.linalg.solve(A, b).astype(np.float64, copy=False)
 
 
 class _Graph:
@@ -152,7 +158,7 @@ class _Graph:
         self.nodes.append(helper.make_node(operation, given, [name], **attributes))
         return name
 
-    def columns(self, matrix: str, numbers: Sequence[int]) -> str:
+    def columns(self, matrix: str, numbers: Any) -> str:
         return self("Gather", matrix, np.asarray(numbers, dtype=np.int64), axis=1)
 
     def row_sums(self, matrix: str, keep: bool = False) -> str:
@@ -260,7 +266,7 @@ def _times(g: _Graph, matrix: str, factor: Any, n_columns: int) -> str:
     return g("Mul", matrix, np.full((1, n_columns), float(np.ravel(factor)[0])))
 
 
-def _stationary(profile: Callable[[_Graph, KernelNode, str], str]) -> Any:
+def _stationary(profile: Callable[[_Graph, KernelNode, str], str]) -> _Leaf:
     def matrix(g: _Graph, node: KernelNode, X: str, Z: Array) -> str:
         learned, center = _exp(node.log_lengthscales), Z.mean(0)
         scale = (learned if node.groups is None else learned[node.groups]) * present(node.units)
@@ -345,7 +351,7 @@ _PROFILES: Mapping[str, Callable[[_Graph, KernelNode, str], str]] = {
     "matern32": _matern32,
     "matern52": _matern52,
 }
-_LEAVES: Mapping[str, Any] = {
+_LEAVES: Mapping[str, _Leaf] = {
     "squared_exponential": _stationary(_squared_exponential),
     "matern12": _stationary(_matern12),
     "matern32": _stationary(_matern32),

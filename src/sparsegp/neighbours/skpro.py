@@ -123,7 +123,7 @@ class ProbaRegressor(BaseProbaRegressor):  # type: ignore[misc]
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> Any:
         """Estimators for the contract tests of skpro, which are fitted in a moment."""
-        fixed = {"kernel": "se", "optimizer": None, "noise_var": 0.1}
+        fixed: dict[str, Any] = {"kernel": "se", "optimizer": None, "noise_var": 0.1}
         exact = SparseGPRegressor(approximation="exact", **fixed)
         return [{"estimator": exact}, {"estimator": SparseGPRegressor(approximation="vfe", n_inducing=10, **fixed)}]
 

@@ -116,7 +116,7 @@ class ReductionForecaster(BaseForecaster):  # type: ignore[misc]
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> Any:
         """Parameters for the contract tests of sktime, which are fitted in a moment."""
-        quick = {"kernel": "se", "optimizer": None, "noise_var": 0.1}
+        quick: dict[str, Any] = {"kernel": "se", "optimizer": None, "noise_var": 0.1}
         return [
             {"estimator": SparseGPRegressor(approximation="exact", **quick), "window_length": 3},
             {"estimator": SparseGPRegressor(approximation="vfe", n_inducing=5, **quick), "window_length": 2},
