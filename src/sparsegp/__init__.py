@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sparsegp.estimators.committee_regressor import CommitteeGPRegressor
     from sparsegp.estimators.heteroscedastic_regressor import HeteroscedasticGPRegressor
     from sparsegp.estimators.loading import load
+    from sparsegp.estimators.pipelines import wrap
     from sparsegp.estimators.sparse import SparseGPRegressor
     from sparsegp.fit.pipeline import Progress
     from sparsegp.planning import plan
@@ -45,6 +46,7 @@ __all__ = [
     "plan",
     "report",
     "serving",
+    "wrap",
 ]
 
 # Threads that wait for each other sleep (decisions/0021). OpenMP reads this when torch is loaded; afterwards it would
@@ -68,6 +70,7 @@ _HOMES = {
     "SparseGPRegressor": "sparsegp.estimators.sparse",
     "load": "sparsegp.estimators.loading",
     "plan": "sparsegp.planning",
+    "wrap": "sparsegp.estimators.pipelines",
 }
 _MODULES = ("files", "kernels", "metrics", "report", "serving")
 

@@ -27,6 +27,7 @@ KERNELS = {
     "product": kernels.Matern32(1.1, 0.8, active_dims=[0]) * kernels.SquaredExponential(1.4, 1.2, active_dims=[1]),
     "linear": kernels.Matern52(1.7, [0.9, 1.6]) + kernels.Linear([0.2, 0.5], center=[12.0, 13.0]),
     "power": kernels.Matern52(1.1, 0.9) ** 2,
+    "great circle": kernels.GreatCircle(1.4, 120.0) + kernels.Matern32(0.3, 2.0, active_dims=[1]),
     "periodic": kernels.Periodic(1.0, [1.3, 0.8], [2.2, 3.1]) + kernels.Constant(0.2),
 }
 

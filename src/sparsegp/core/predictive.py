@@ -154,6 +154,9 @@ class Predictive(Protocol):
     def noise_sample(self, shape: tuple[int, int], rng: Generator) -> float | Array:
         """Draws of y - f [rows, n]."""
 
+    def parts(self, rows: slice) -> "Parts":
+        """The distribution at some of the rows as a mixture of Gaussians."""
+
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
@@ -207,11 +210,15 @@ class Gaussian:
     def crps(self, y: ArrayLike) -> Array:
         std = self.std
         # Y - Y' is N(0, 2 std^2)
-        return _mean_size(checked_targets(y, self.mean) - self.mean, std) - std / math.sqrt(math.pi)
+        return mean_size(checked_targets(y, self.mean) - self.mean, std) - std / math.sqrt(math.pi)
 
     def sample(self, n: int, rng: Generator) -> Array:
         draws: Array = self.mean[:, None] + self.std[:, None] * rng.standard_normal((len(self.mean), n))
         return draws
+
+    def parts(self, rows: slice) -> "Parts":
+        """A single one."""
+        return Parts(self.mean[rows], self.std[rows, None] ** 2, np.zeros(1))
 
     def noise_sample(self, shape: tuple[int, int], rng: Generator) -> float | Array:
         """Draws of y - f; without noise nothing is drawn."""
@@ -247,12 +254,12 @@ class Parts:
     def crps(self, y: Array) -> Array:
         """y - Y has the parts N(gap_j, var_j), and Y - Y' the parts N(offset_i - offset_j, var_i + var_j)."""
         weight, pair_std = np.exp(self.log_weight), np.sqrt(self.var[:, :, None] + self.var[:, None, :])
-        distance = _mean_size(self._gap(y), np.sqrt(self.var)) @ weight
+        distance = mean_size(self._gap(y), np.sqrt(self.var)) @ weight
         if self.offset is None:
             # E|N(0, s^2)|/2 = s/sqrt(2 pi)
             half = pair_std @ weight @ weight / math.sqrt(2.0 * math.pi)
         else:
-            half = 0.5 * _mean_size(self.offset[:, :, None] - self.offset[:, None, :], pair_std) @ weight @ weight
+            half = 0.5 * mean_size(self.offset[:, :, None] - self.offset[:, None, :], pair_std) @ weight @ weight
         crps: Array = distance - half
         return crps
 
@@ -453,7 +460,7 @@ def _moment_guess(offset: Array, std: Array, weight: Array, z: float) -> Array:
     return guess
 
 
-def _mean_size(mean: Array, std: Array) -> Array:
+def mean_size(mean: Array, std: Array) -> Array:
     """E|N(mean, std^2)| = mean (2 Phi(z) - 1) + 2 std phi(z) with z = mean/std."""
     z = mean / std
     size: Array = mean * (2.0 * ndtr(z) - 1.0) + 2.0 * std * (np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi))

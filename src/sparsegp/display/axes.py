@@ -1,5 +1,6 @@
 """What all pictures share: matplotlib when it is there, axes to draw on, colours for light and dark pages."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -40,3 +41,20 @@ def label_axes(ax: Any, x: str, y: str, title: str = "") -> None:
     ax.set_ylabel(y, parse_math=False)
     if title:
         ax.set_title(title, parse_math=False)
+
+
+def legend_above(ax: Any) -> None:
+    """The legend in a line above the axes, where it hides no data."""
+    ax.legend(fontsize="small", frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderpad=0.2)
+
+
+def column_number(feature: Any, names: Sequence[str]) -> int:
+    """The number of a column given by its name or number."""
+    if isinstance(feature, str) and feature in names:
+        return list(names).index(feature)
+    if isinstance(feature, int | np.integer) and not isinstance(feature, bool) and 0 <= feature < len(names):
+        return int(feature)
+    raise InputError(
+        f"A feature is a column's name or a number from 0 to {len(names) - 1}; got {feature!r}. "
+        f"The columns are {', '.join(names[:20])}."
+    )

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import metrics
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, GREEN, GREY, ORANGE, label_axes, panels
+from sparsegp.display.axes import BLUE, GREEN, GREY, ORANGE, label_axes, legend_above, panels
 from sparsegp.errors import InputError
 from sparsegp.fit.pipeline import Progress
 
@@ -225,7 +225,7 @@ class AnytimeDisplay:
         for axes, name in zip(self.ax_, chosen, strict=True):
             _PICTURES[name](self, axes)
         if len(self.curves) > 1:
-            self.ax_[0].legend(frameon=False)
+            legend_above(self.ax_[0])
         return self
 
     def _lines(self, ax: Any, points: Callable[[str], tuple[Array, Array]], x: str, y: str) -> None:

@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, GREY, MOST_POINTS, ORANGE, label_axes, panels
+from sparsegp.display.axes import BLUE, GREY, MOST_POINTS, ORANGE, column_number, label_axes, legend_above, panels
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import blocks_at, checked_rows, column_names, inducing_of, spread_rows, without_names
-
-MARGIN = 0.05
 
 
 @dataclass
@@ -80,7 +78,7 @@ class PredictionDisplay:
         """
         rows, target = checked_rows(estimator, X, y)
         names = column_names(estimator)
-        column = _column_number(feature, names)
+        column = column_number(feature, names)
         grid = _column_grid(rows[:, column], n_points)
         at = _slice_rows(rows, [column], [grid])
         with without_names():
@@ -119,11 +117,13 @@ class PredictionDisplay:
         self.ax_.scatter(self.x_rows, self.y_rows, s=6, color=GREY, alpha=alpha, label=rows, rasterized=True, lw=0)
         interval = f"{self.coverage:.0%} interval"
         self.ax_.fill_between(self.x, self.lower, self.upper, color=BLUE, alpha=0.25, lw=0, label=interval)
-        self.ax_.plot(self.x, self.mean, color=BLUE, lw=1.8, label="mean")
+        mean = "mean (other columns at their medians)" if self.is_slice else "mean"
+        self.ax_.plot(self.x, self.mean, color=BLUE, lw=1.8, label=mean)
         if self.inducing is not None:
             self._mark_inducing(self.inducing)
-        label_axes(self.ax_, self.feature_name, "y", "Others at their medians" if self.is_slice else "")
-        self.ax_.legend(fontsize="small", framealpha=0.0, loc="upper right")
+        label_axes(self.ax_, self.feature_name, "y")
+        self.ax_.set_xlim(self.x[0], self.x[-1])
+        legend_above(self.ax_)
         return self
 
     def _mark_inducing(self, inducing: Array) -> None:
@@ -194,7 +194,7 @@ class MapDisplay:
         names = column_names(estimator)
         if len(names) < 2:
             raise InputError("A map needs two columns and this model has one: use PredictionDisplay.")
-        first, second = (_column_number(feature, names) for feature in features)
+        first, second = (column_number(feature, names) for feature in features)
         axes = _column_grid(rows[:, first], n_points), _column_grid(rows[:, second], n_points)
         at = _slice_rows(rows, [first, second], [part.ravel() for part in np.meshgrid(*axes)])
         with without_names():
@@ -253,22 +253,10 @@ def _edges(points: Array) -> Array:
     return np.append(points - 0.5 * step, points[-1] + 0.5 * step)
 
 
-def _column_number(feature: Any, names: Sequence[str]) -> int:
-    """The number of a column given by its name or number."""
-    if isinstance(feature, str) and feature in names:
-        return list(names).index(feature)
-    if isinstance(feature, int | np.integer) and not isinstance(feature, bool) and 0 <= feature < len(names):
-        return int(feature)
-    raise InputError(
-        f"A feature is a column's name or a number from 0 to {len(names) - 1}; got {feature!r}. "
-        f"The columns are {', '.join(names[:20])}."
-    )
-
-
 def _column_grid(values: Array, n_points: int) -> Array:
-    """Evenly spaced points over the range of a column and a little beyond."""
+    """Evenly spaced points over the range of a column; around the one value of a constant column."""
     low, high = float(values.min()), float(values.max())
-    margin = MARGIN * (high - low) or 1.0
+    margin = 0.0 if high > low else 1.0
     return np.linspace(low - margin, high + margin, n_points)
 
 

@@ -13,6 +13,8 @@ from sparsegp.metrics import CALIBRATION_LEVELS
 
 N_BINS = 20
 MOST_QUANTITIES = 20
+BEYOND_ALL = 0.004
+"""So that a point at a share of 1 is whole."""
 
 
 @dataclass
@@ -182,6 +184,7 @@ class CoverageDisplay:
                 self._plot_part(part, height, part in failing)
         self.ax_.set_yticks(range(len(shown)), shown, parse_math=False)
         self.ax_.set_ylim(max(len(shown), 1) - 0.5, -0.5)
+        self.ax_.set_xlim(right=1.0 + BEYOND_ALL)
         label_axes(self.ax_, f"share of rows inside the {self.segments.options.coverage:.0%} interval", "")
         return self
 

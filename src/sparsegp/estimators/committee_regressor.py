@@ -88,8 +88,9 @@ class CommitteeGPRegressor(Estimator):
         minutes. Predictions always use threads.
     random_state : int, RandomState or None, default=None
         Seed of every random choice.
-    verbose : int, default=0
-        1 prints a line a second during a fit.
+    verbose : int or None, default=None
+        1 prints a line a second during a fit, 0 nothing. None shows one line of progress after two seconds, on a
+        terminal or in a notebook.
 
     Attributes
     ----------
@@ -146,7 +147,7 @@ class CommitteeGPRegressor(Estimator):
         n_jobs: int | None = None,
         backend: str = "threads",
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.expert = expert

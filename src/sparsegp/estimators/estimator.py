@@ -36,6 +36,7 @@ from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
 from sparsegp.estimators.opening import Given, Opened, is_dask, opened
 from sparsegp.estimators.progress import CallbackSupportMixin
+from sparsegp.estimators.summary import fitted_html
 from sparsegp.files import model_file
 from sparsegp.fit import kernel_choice
 from sparsegp.fit.auto import is_auto
@@ -145,6 +146,16 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if is_auto(asked) and (self.optimizer is None or not self.normalize):
             return None
         return trend_of(asked, data.block, self.fit_options.trend)
+
+    def _repr_html_inner(self) -> str:
+        """In a notebook: what was chosen and its scores, above scikit-learn's own picture of the parameters."""
+        return fitted_html(self) + str(super()._repr_html_inner())
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        bundle: dict[str, Any] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] = fitted_html(self) + bundle["text/html"]
+        return bundle
 
     def assign(self, fitted: Fitted) -> None:
         """What a fit has found, or a file has held; scikit-learn keeps number and names of columns by itself."""

@@ -74,8 +74,9 @@ class HeteroscedasticGPRegressor(Estimator):
         Standardise X and y inside. Everything that comes out is in the units of the data.
     random_state : int, RandomState or None, default=None
         Seed of every random choice.
-    verbose : int, default=0
-        1 prints a line a second during a fit.
+    verbose : int or None, default=None
+        1 prints a line a second during a fit, 0 nothing. None shows one line of progress after two seconds, on a
+        terminal or in a notebook.
 
     Attributes
     ----------
@@ -136,7 +137,7 @@ class HeteroscedasticGPRegressor(Estimator):
         trend: str | None = "auto",
         normalize: bool = True,
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.approximation = approximation

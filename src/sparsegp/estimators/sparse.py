@@ -114,8 +114,9 @@ class SparseGPRegressor(Estimator):
         Precision of passes over rows. Matrices of inducing inputs are always float64.
     random_state : int, RandomState or None, default=None
         Seed of every random choice.
-    verbose : int, default=0
-        1 prints a line a second during a fit.
+    verbose : int or None, default=None
+        1 prints a line a second during a fit, 0 nothing. None shows one line of progress after two seconds, on a
+        terminal or in a notebook.
 
     Attributes
     ----------
@@ -184,7 +185,7 @@ class SparseGPRegressor(Estimator):
         device: str = "cpu",
         dtype: str = "float64",
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.approximation = approximation
