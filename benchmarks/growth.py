@@ -56,8 +56,11 @@ def _measured(n_rows: int, names: list[str]) -> Any:
         for name in names:
             options = {"folder": folder, "approximation": name, "n_rows": n_rows, "n_inducing": N_INDUCING}
             options["n_blocks"] = max(1, round(n_rows / BLOCK_ROWS)) if name == "pic" else None
-            done = run_job(own_python(), "benchmarks.own.growth", {}, options)
-            yield name, {"n_rows": n_rows, **(done.facts if done.error is None else {"error": done.error})}
+            facts: dict[str, Any] = {"n_rows": n_rows}
+            for work in ("fit", "predict"):
+                done = run_job(own_python(), "benchmarks.own.growth", {}, {**options, "work": work})
+                facts |= done.facts if done.error is None else {"error": done.error}
+            yield name, facts
 
 
 def exponents(cells: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:

@@ -1,4 +1,7 @@
-"""Worker: a fit straight from Parquet files, then `sparsegp predict` of them, with the peak memory of each."""
+"""Worker: a fit straight from Parquet files, or `sparsegp predict` of them, with its peak memory.
+
+They are processes of their own: the system counts what a parent holds when it starts a child as that of the child.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from typing import Any
 
 from benchmarks.jobs import read_job, write_result
 
-from sparsegp import SparseGPRegressor
-
 
 def fit(options: dict[str, Any], model_file: Path) -> dict[str, Any]:
+    from sparsegp import SparseGPRegressor
+
     started = time.perf_counter()
     named = {name: options[name] for name in ("approximation", "n_inducing", "n_blocks")}
     model = SparseGPRegressor(kernel="se", random_state=0, **named)
@@ -43,7 +46,7 @@ def predict(options: dict[str, Any], model_file: Path) -> dict[str, Any]:
 def main(folder: str) -> None:
     _, options = read_job(folder)
     model_file = Path(options["folder"]) / f"{options['approximation']}.sgp"
-    write_result(folder, {**fit(options, model_file), **predict(options, model_file)})
+    write_result(folder, {"fit": fit, "predict": predict}[options["work"]](options, model_file))
 
 
 if __name__ == "__main__":
