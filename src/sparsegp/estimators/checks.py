@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from sparsegp.data import Batch, Place, Source, is_read_in_batches, open_inputs, open_source, whole_batch
 from sparsegp.data.arrays import require_unmasked
 from sparsegp.data.batches import USABLE_WEIGHTS, usable_weights
-from sparsegp.errors import InputError
+from sparsegp.errors import InputError, InputTypeError
 from sparsegp.estimators.fitted import Columns
 
 Array = NDArray[np.float64]
@@ -63,7 +63,8 @@ def validated(estimator: Any, X: Any, *given: Any, **options: Any) -> Any:
     except (TypeError, ValueError, OverflowError) as error:
         text = str(error).rstrip()
         hints = (hint for said, hint in HINTS.items() if said in text)
-        raise InputError(f"{text} {next(hints, '')}".rstrip()) from error
+        kind = InputTypeError if isinstance(error, TypeError) else InputError
+        raise kind(f"{text} {next(hints, '')}".rstrip()) from error
 
 
 def source_of(
