@@ -117,11 +117,16 @@ def learned(
 
 
 def calibrated_log_density(
-    y: Array, mean: Array, std: Array, rng: np.random.Generator, farthest: float = 50.0
+    y: Array,
+    mean: Array,
+    std: Array,
+    rng: np.random.Generator,
+    farthest: float = 50.0,
+    options: ShapeOptions | None = None,
 ) -> Array:
     """Of each row, with a shape learned from the others: what forecasts are worth once they are calibrated."""
     r = np.clip((y - mean) / std, -farthest, farthest)
-    return learned(r, rng).densities - np.log(std)
+    return learned(r, rng, options=options).densities - np.log(std)
 
 
 @dataclass(frozen=True)

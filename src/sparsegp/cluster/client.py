@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from sparsegp.errors import InputError, SparseGPError
+from sparsegp.errors import InputError, MissingPackageError, SparseGPError
 
 ANSWER_SECONDS = 6.0
 LOOK_SECONDS = 2.0
@@ -24,7 +24,7 @@ def dask_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise InputError("Working on a cluster needs Dask: pip install 'sparsegp[dask]'.") from error
+        raise MissingPackageError("Working on a cluster needs Dask: pip install 'sparsegp[dask]'.") from error
 
 
 @contextmanager

@@ -24,9 +24,27 @@ ESTIMATORS: Mapping[str, type[Any]] = {
 
 @memory.explained
 def load(path: str | os.PathLike[str], *, kernels: Mapping[str, type[Kernel]] | None = None) -> Any:
-    """The model that `save` wrote to a file, on the CPU. It predicts and takes updates as before.
+    """Read a model that `save` wrote.
 
-    No code in the file is run: there is none. `kernels` gives the classes of kernels of your own, by name.
+    The model is on the CPU. It predicts and takes updates as before. No code in the file is run, because there is
+    none.
+
+    Parameters
+    ----------
+    path : path
+        The model file.
+    kernels : mapping of str to Kernel class, default=None
+        The classes of your own kernels, by name.
+
+    Returns
+    -------
+    SparseGPRegressor, HeteroscedasticGPRegressor or CommitteeGPRegressor
+        The fitted estimator.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is not a model file, is damaged, or was written by a newer version.
     """
     record = model_file.read(path)
     try:

@@ -81,6 +81,7 @@ KERNEL_KINDS = (
     "product",
     "power",
     "rescaled",
+    "great_circle",
     "custom",
 )
 
@@ -122,6 +123,7 @@ class KernelNode:
     input_shift: Array | None = optional("of rescaled", shape="D")
     input_scale: Array | None = optional("of rescaled", shape="D", limit=NOT_ZERO)
     output_scale: float | None = optional("of rescaled")
+    profile: str | None = optional("of great_circle", words=("matern12", "matern32", "matern52", "squared_exponential"))
     custom: CustomKernel | None = optional("of custom")
 
 

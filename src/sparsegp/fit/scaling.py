@@ -90,9 +90,13 @@ class Scaling:
 
     def raw_moments(self, mean: Tensor, cov: Tensor) -> tuple[Array, Array]:
         """Mean and variances, or covariance, of f in the user's units."""
-        shifted: Array = mean.double().cpu().numpy() * self.y_scale + self.y_mean
         scaled: Array = cov.double().cpu().numpy() * self.y_scale**2
-        return shifted, scaled
+        return self.raw_mean(mean), scaled
+
+    def raw_mean(self, mean: Tensor) -> Array:
+        """Mean of f in the user's units."""
+        shifted: Array = mean.double().cpu().numpy() * self.y_scale + self.y_mean
+        return shifted
 
     def standardized_kernel(self, kernel: Kernel) -> Kernel:
         """The same covariance, spoken in standardised units."""
