@@ -374,7 +374,7 @@ class Exact:
 
     def _level(self, rows: Array, K: Array) -> Array:
         level: Array = K @ self._weights
-        if self._trend is not None:
+        if self._trend is not None and self._trend_mean is not None:
             level += _features(self._trend, rows) @ self._trend_mean
         return level
 
