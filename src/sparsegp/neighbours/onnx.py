@@ -108,8 +108,8 @@ class _Formula(NamedTuple):
         if posterior is None or values is None or record.kind != schema.SPARSE or not covariance.knows(record.kernel):
             raise ModelFileError(
                 "ONNX holds models of inducing values under kernels of this package, such as 'vfe' and 'fitc'. This "
-                "one needs its training rows, blocks, learned noise, experts or a kernel of your own to predict: fit with "
-                "approximation='vfe'."
+                "one needs its training rows, blocks, learned noise, experts or a kernel of your own to predict: fit "
+                "with approximation='vfe'."
             )
         size, total = len(values.inputs), len(values.mean)
         inner = _solved(algebra.lower(values.prior_cholesky, size), np.eye(size))
