@@ -34,10 +34,10 @@ def predict(
     source, n_rows = table_columns.open_for(fitted, data, None, batch_rows=chunk_rows), 0
     with _writer(output) as write, table_columns.named_columns():
         for X, *_ in table_columns.tuples(source):
-            mean, std = fitted.predict(X, return_std=True)
-            lower, upper = fitted.predict_interval(X, coverage)
-            write({"mean": mean, "std": std, "lower": lower, "upper": upper})
-            n_rows += len(mean)
+            forecast = fitted.forecast(X)
+            lower, upper = forecast.interval(coverage)
+            write({"mean": forecast.mean, "std": forecast.std, "lower": lower, "upper": upper})
+            n_rows += len(lower)
     if output is not None:
         show("Predicted", {"rows": n_rows, "coverage": coverage, "output": str(output)}, as_json)
 
@@ -80,10 +80,9 @@ def evaluate(
     model: options.Model, data: options.Data, target: options.KnownTarget = None, as_json: options.Json = False
 ) -> None:
     """Score a model on rows with known targets: errors, NLPD, CRPS, coverage of its intervals."""
-    import sparsegp
     from sparsegp.report.scores import scores
 
-    fitted = sparsegp.load(model)
+    fitted = _loaded(model)
     rows = table_columns.read(table_columns.open_for(fitted, data, table_columns.target_of(fitted, target)))
     with table_columns.named_columns():
         result = scores(fitted, rows.X, rows.y)

@@ -50,6 +50,8 @@ def open_source(
         raise InputError(f"A {library} {type(X).__name__} is not a table in memory; collect it, or give its file.")
     if y is None:
         return _open_iterable(X, roles, batch_rows, spool_to)
+    if library == "dask" and hasattr(X, "columns"):
+        return DaskFrameSource.beside(X, y, noise_var, sample_weight, batch_rows)
     if library == "dask":
         return DaskArraySource.of(X, y, noise_var, sample_weight, batch_rows)
     if is_table(X):
