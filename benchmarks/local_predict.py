@@ -42,6 +42,7 @@ def run(quick: bool = False) -> dict[str, Any]:
 def _ratios(facts: dict[str, Any]) -> dict[str, float | None]:
     return {
         "mean and std / products and exps": ratio(facts.get("seconds"), facts.get("limit_seconds")),
+        "the same, products in blocks in float32": ratio(facts.get("seconds"), facts.get("narrow_limit_seconds")),
         "mean / products and exps": ratio(facts.get("mean_seconds"), facts.get("mean_limit_seconds")),
         "served / ours": ratio(facts.get("served_seconds"), facts.get("seconds")),
     }

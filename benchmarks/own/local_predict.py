@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ import sparsegp
 from sparsegp import CommitteeGPRegressor, SparseGPRegressor, kernels, parallel, serving
 
 CHUNK_ROWS = 1024
+IN_BLOCKS = (1, 2, 3)
+"""Of pic: the products with the factors of blocks, which are those of float32 where that is right."""
 
 
 def fitted_model(problem: Arrays, options: dict[str, Any]) -> Any:
@@ -40,28 +42,39 @@ def fitted_model(problem: Arrays, options: dict[str, Any]) -> Any:
 class Products:
     """Scratch arrays of one chunk and one thread, and the products of it."""
 
-    def __init__(self, n_features: int, factors: list[tuple[int, int]], n_exps: list[int]) -> None:
+    def __init__(
+        self, n_features: int, factors: list[tuple[int, int]], n_exps: list[int], narrow: Collection[int] = ()
+    ) -> None:
+        """`narrow` are the numbers of the products in float32."""
         self.rows = torch.full((CHUNK_ROWS, n_features), 0.1, dtype=torch.float64)
         self.columns = [torch.full((n_features, m), 0.1, dtype=torch.float64) for m in n_exps]
         self.K = [torch.empty(CHUNK_ROWS, m, dtype=torch.float64) for m in n_exps]
         widest = max(inner for inner, _ in factors)
-        self.left = torch.full((CHUNK_ROWS, widest), 0.1, dtype=torch.float64)
-        self.factors = [torch.full(shape, 0.1, dtype=torch.float64) for shape in factors]
-        self.out = [torch.empty(CHUNK_ROWS, outer, dtype=torch.float64) for _, outer in factors]
+        dtypes = [torch.float32 if k in narrow else torch.float64 for k in range(len(factors))]
+        self.left = {dtype: torch.full((CHUNK_ROWS, widest), 0.1, dtype=dtype) for dtype in set(dtypes)}
+        self.factors = [torch.full(shape, 0.1, dtype=dtype) for shape, dtype in zip(factors, dtypes, strict=True)]
+        self.out = [
+            torch.empty(CHUNK_ROWS, outer, dtype=dtype) for (_, outer), dtype in zip(factors, dtypes, strict=True)
+        ]
 
     def __call__(self, n_chunks: int) -> None:
         for _ in range(n_chunks):
             for columns, K in zip(self.columns, self.K, strict=True):
                 torch.mm(self.rows, columns, out=K).exp_()
             for factor, out in zip(self.factors, self.out, strict=True):
-                torch.mm(self.left[:, : len(factor)], factor, out=out)
+                torch.mm(self.left[factor.dtype][:, : len(factor)], factor, out=out)
 
 
 def limit_seconds(
-    n_rows: int, n_features: int, factors: list[tuple[int, int]], n_exps: list[int], repeats: int
+    n_rows: int,
+    n_features: int,
+    factors: list[tuple[int, int]],
+    n_exps: list[int],
+    repeats: int,
+    narrow: Collection[int] = (),
 ) -> float:
     n_threads = parallel.available()
-    works = [Products(n_features, factors, n_exps) for _ in range(n_threads)]
+    works = [Products(n_features, factors, n_exps, narrow) for _ in range(n_threads)]
     n_chunks = -(-n_rows // (CHUNK_ROWS * n_threads))
     timing = median_seconds(lambda: parallel.run([partial(work, n_chunks) for work in works]), repeats)
     return timing.median * n_rows / (n_chunks * CHUNK_ROWS * n_threads)
@@ -101,6 +114,9 @@ def main(folder: str) -> None:
         "seconds": median_seconds(lambda: model.predict(X_test, return_std=True), repeats).median,
         "mean_seconds": median_seconds(lambda: model.predict(X_test), repeats).median,
         "limit_seconds": limit_seconds(len(X_test), n_features, factors, exps, repeats),
+        "narrow_limit_seconds": limit_seconds(
+            len(X_test), n_features, factors, exps, repeats, IN_BLOCKS if options["model"] == "pic" else ()
+        ),
         "mean_limit_seconds": limit_seconds(len(X_test), n_features, one_column, mean_exps, repeats),
         "single_row_ms": single_row_ms(lambda x: model.predict(x, return_std=True), X_test, options["n_single"]),
         "single_row_mean_ms": single_row_ms(model.predict, X_test, options["n_single"]),

@@ -9,6 +9,10 @@ class InputError(SparseGPError, ValueError):
     """The caller gave something that cannot be used; the message says what to give instead."""
 
 
+class InputTypeError(InputError, TypeError):
+    """The same for what is no number at all, which scikit-learn wants to be a TypeError."""
+
+
 class FactorizationError(SparseGPError, ArithmeticError):
     """A matrix that must be positive definite is not, even with the largest jitter allowed."""
 

@@ -231,7 +231,9 @@ def test_report_is_one_page_about_the_named_columns(model, tmp_path):
     report = run_json("report", model, "test.csv", "-o", page, "--title", "Pump 7")
     text = page.read_text()
     assert "<h1>Pump 7</h1>" in text
-    assert "Prediction along a" in text
+    assert "Effect of a" in text
+    assert report["matters"][0] == "a"
+    assert report["verdict"].split(".")[0] in text
     assert "y (target)" in text
     scores = run_json("evaluate", model, "test.csv")
     assert report["rows"] == 40

@@ -14,6 +14,8 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, metrics
+from sparsegp.calibration.calibration import Calibrated
+from sparsegp.calibration.mixture import Shape
 from sparsegp.core.predictive import CHUNK_ROWS, PAIR_ROWS, Array, Gaussian, GaussianMixture, Joint, NoiseMixture, Parts
 from sparsegp.errors import NegativeVarianceError
 
@@ -374,3 +376,17 @@ def test_quantiles_of_dask_collections_are_computed_when_asked_for(name: str) ->
         np.testing.assert_allclose(lazy.compute(scheduler="synchronous"), known, rtol=1e-10)
     with pytest.raises(InputError, match="row by row"):
         model.predict_interval(collection, blocks=np.zeros(15, int))
+
+
+def test_a_forecast_is_the_mixture_of_its_parts():
+    rng = np.random.default_rng(0)
+    mean, f_var = rng.standard_normal(6), rng.uniform(0.1, 1.0, 6)
+    plain = Gaussian(mean, f_var, 0.3)
+    shape = Shape(np.array([0.7, 0.3]), np.array([-0.3, 0.7]), np.array([0.8, 1.9]))
+    y, rows = rng.standard_normal(6), slice(1, 5)
+    for forecast in (plain, Calibrated(plain, rng.uniform(0.5, 2.0, 6), shape)):
+        parts = forecast.parts(rows)
+        np.testing.assert_allclose(parts.log_density(y[rows]), forecast.log_density(y)[rows])
+        np.testing.assert_allclose(parts.cdf(y[rows]), forecast.cdf(y)[rows])
+        np.testing.assert_allclose(parts.crps(y[rows]), forecast.crps(y)[rows])
+        np.testing.assert_allclose(parts.quantiles(np.array([0.2, 0.9])), forecast.quantiles([0.2, 0.9])[rows])

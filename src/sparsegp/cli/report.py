@@ -46,7 +46,13 @@ def report(
     warnings = [finding.what for finding in found.findings if finding.severity == "warning"]
     worst = None if found.segments.worst is None else str(found.segments.worst)
     told = {"worst_part": worst, "discrete_target": found.targets.is_discrete, "warnings": warnings}
-    show("Report", {"report": str(output), "rows": len(rows), **found.scores, **told}, as_json)
+    about = {"report": str(output), "verdict": str(found.verdict), "rows": len(rows)}
+    show("Report", {**about, **found.scores, "matters": _what_matters(found), **told}, as_json)
+
+
+def _what_matters(found: Any) -> list[str]:
+    """The columns that matter beyond chance, first things first."""
+    return [] if found.importance is None else [found.importance.names[d] for d in found.importance.sure]
 
 
 def compare(

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from sparsegp.data.batches import Batch, Place, rows_per_batch
-from sparsegp.data.columns import Columns, FromTable, Header, Roles
+from sparsegp.data.batches import Place, rows_per_batch
+from sparsegp.data.columns import Columns, FromTable, Header, Piece, Roles
+from sparsegp.data.values import NUMBER_TYPE, family
 from sparsegp.errors import InputError
 
 PARQUET_SUFFIXES = (".parquet", ".pq", ".parq")
@@ -105,11 +106,11 @@ class ParquetSource(FromTable):
     def n_rows(self) -> int:
         return sum(part.n_rows for part in self.parts)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def pieces(self) -> Iterator[Piece]:
         for part in self.parts:
             yield from self._rows_of(part)
 
-    def _rows_of(self, part: ParquetPart) -> Iterator[Batch]:
+    def _rows_of(self, part: ParquetPart) -> Iterator[Piece]:
         wanted = [name for name in self.columns.all if name not in part.constants]
         step = self.batch_rows or rows_per_batch(self.n_features)
         place = Place(label(part.path), 0, 0)
@@ -119,7 +120,7 @@ class ParquetSource(FromTable):
                 for group in range(file.num_row_groups):
                     place = Place(place.name, place.start, group)
                     for table in file.iter_batches(step, row_groups=[group], columns=wanted, use_threads=False):
-                        yield self.columns.batch(table, place, part.constants)
+                        yield Piece(table, place, part.constants)
                         place = place.later(table.num_rows)
         except (pa.ArrowException, OSError) as error:
             raise InputError(
@@ -174,14 +175,16 @@ class CsvSource(FromTable):
     def n_rows(self) -> None:
         return None
 
-    def __iter__(self) -> Iterator[Batch]:
+    def pieces(self) -> Iterator[Piece]:
         for path in self.paths:
             yield from self._rows_of(path)
 
-    def _rows_of(self, path: Path) -> Iterator[Batch]:
+    def _rows_of(self, path: Path) -> Iterator[Piece]:
         types = _header(path).types
         # Types are guessed from the first block of text only; numbers may have decimals further down.
-        wanted = {name: pa.bool_() if pa.types.is_boolean(types[name]) else pa.float64() for name in self.columns.all}
+        wanted = {
+            name: pa.float64() if family(types[name]) == NUMBER_TYPE else types[name] for name in self.columns.all
+        }
         options = csv.ConvertOptions(include_columns=list(wanted), column_types=wanted)
         step = self.batch_rows or rows_per_batch(self.n_features)
         place = Place(label(path))
@@ -189,7 +192,7 @@ class CsvSource(FromTable):
             with csv.open_csv(str(path), parse_options=_parsing(path), convert_options=options) as reader:
                 for record in reader:
                     for start in range(0, record.num_rows, step):
-                        yield self.columns.batch(record.slice(start, step), place.later(start))
+                        yield Piece(record.slice(start, step), place.later(start))
                     place = place.later(record.num_rows)
         except (pa.ArrowException, OSError) as error:
             raise InputError(_unreadable(place.name, error, list(types))) from error

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, GREY, MOST_POINTS, ORANGE, column_number, label_axes, legend_above, panels
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import blocks_at, checked_rows, column_names, inducing_of, spread_rows, without_names
+from sparsegp.estimators.diagnosis import (
+    blocks_at,
+    checked_rows,
+    column_names,
+    inducing_of,
+    origin_of,
+    spread_rows,
+    without_names,
+)
 
 
 @dataclass
@@ -76,11 +84,11 @@ class PredictionDisplay:
         InputError
             If an argument cannot be used.
         """
-        rows, target = checked_rows(estimator, X, y)
+        estimator, rows, target = checked_rows(estimator, X, y)
         names = column_names(estimator)
         column = column_number(feature, names)
         grid = _column_grid(rows[:, column], n_points)
-        at = _slice_rows(rows, [column], [grid])
+        at = _slice_rows(estimator, rows, [column], [grid])
         with without_names():
             mean, (lower, upper) = estimator.predict(at), estimator.predict_interval(at, coverage)
         shown = spread_rows(len(rows), MOST_POINTS)
@@ -190,13 +198,13 @@ class MapDisplay:
         InputError
             If an argument cannot be used.
         """
-        rows, _ = checked_rows(estimator, X, y)
+        estimator, rows, _ = checked_rows(estimator, X, y)
         names = column_names(estimator)
         if len(names) < 2:
             raise InputError("A map needs two columns and this model has one: use PredictionDisplay.")
         first, second = (column_number(feature, names) for feature in features)
         axes = _column_grid(rows[:, first], n_points), _column_grid(rows[:, second], n_points)
-        at = _slice_rows(rows, [first, second], [part.ravel() for part in np.meshgrid(*axes)])
+        at = _slice_rows(estimator, rows, [first, second], [part.ravel() for part in np.meshgrid(*axes)])
         with without_names():
             mean, std = estimator.predict(at, return_std=True)
         inducing = inducing_of(estimator) if len(names) == 2 else None
@@ -260,9 +268,10 @@ def _column_grid(values: Array, n_points: int) -> Array:
     return np.linspace(low - margin, high + margin, n_points)
 
 
-def _slice_rows(X: Array, columns: Sequence[int], values: Sequence[Array]) -> Array:
-    """Rows at the medians of X, with the given values in some columns."""
-    rows = np.tile(np.median(X, axis=0), (len(values[0]), 1))
+def _slice_rows(model: Any, X: Array, columns: Sequence[int], values: Sequence[Array]) -> Array:
+    """Rows at the medians of X, and at the commonest levels, with the given values in some columns."""
+    origin = origin_of(model)
+    rows = np.tile(np.median(X, axis=0) if origin is None else origin.typical(X), (len(values[0]), 1))
     for column, own in zip(columns, values, strict=True):
         rows[:, column] = own
     return rows

@@ -34,11 +34,48 @@ class ImportanceDisplay:
     def from_estimator(
         cls, estimator: Any, X: Any, y: Any, *, options: ImportanceOptions | None = None, ax: Any = None
     ) -> Self:
-        """Measure on rows with known targets, best rows that the model has not seen, and plot."""
+        """Measure on rows with known targets how much each column matters, and draw it.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            Rows, best rows that the model has not seen.
+        y : array of shape (n_rows,)
+            Their targets.
+        options : ImportanceOptions, default=None
+            How many rows and repetitions are used. None takes the usual ones.
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        ImportanceDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         return cls(Importance.of(estimator, X, y, options)).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
-        """Bars (of many columns the first 20) on the given axes, or on new ones."""
+        """Draw the bars again. Of many columns the first 20 are shown.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        ImportanceDisplay
+            The picture itself.
+        """
         self.figure_, (self.ax_,) = panels(ax, 1)
         shown = self.importance.order[:MOST_COLUMNS]
         growth, (lower, upper) = self.importance.rmse_growth, self.importance.interval
@@ -81,12 +118,51 @@ class EffectDisplay:
         options: ImportanceOptions | None = None,
         ax: Any = None,
     ) -> Self:
-        """The effect of one column over its range in X (y is not needed), and plot."""
+        """Draw the effect of one column, over its range in X.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            The rows to average over.
+        y : None, default=None
+            Not needed.
+        feature : int or str, default=0
+            The column, by number or name.
+        options : ImportanceOptions, default=None
+            How many rows and points are used. None takes the usual ones.
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        EffectDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         names = GivenRows.of(X, column_names(estimator)).names
         return cls(Effect.of(estimator, X, column_number(feature, names), options)).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
-        """Draw on the given axes, or on new ones."""
+        """Draw the effect again.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        EffectDisplay
+            The picture itself.
+        """
         self.figure_, (self.ax_,) = panels(ax, 1)
         if self.effect.has_levels:
             self._plot_levels()

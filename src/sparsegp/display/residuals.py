@@ -7,7 +7,7 @@ import numpy as np
 
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, GREEN, GREY, MOST_POINTS, ORANGE, label_axes, panels
-from sparsegp.estimators.diagnosis import checked_rows, column_names, spread_rows, without_names
+from sparsegp.estimators.diagnosis import checked_rows, columns_of, spread_rows, without_names
 from sparsegp.estimators.segments import Segment, SegmentOptions, Segments
 from sparsegp.metrics import CALIBRATION_LEVELS
 
@@ -57,7 +57,7 @@ class CalibrationDisplay:
             If an argument cannot be used.
         """
         with without_names():
-            rows, target = checked_rows(estimator, X, y)
+            estimator, rows, target = checked_rows(estimator, X, y)
             return cls(estimator.forecast(rows).cdf(target)).plot(ax)
 
     @property
@@ -148,8 +148,8 @@ class CoverageDisplay:
         InputError
             If an argument cannot be used.
         """
-        rows, target = checked_rows(estimator, X, y)
-        columns = dict(zip(column_names(estimator), rows.T, strict=True))
+        estimator, rows, target = checked_rows(estimator, X, y)
+        columns = columns_of(estimator, rows)
         with without_names():
             forecast = estimator.forecast(rows)
         return cls(Segments.of(forecast, target, columns, SegmentOptions(coverage=coverage))).plot(ax)
@@ -233,7 +233,7 @@ class ResidualsDisplay:
         InputError
             If an argument cannot be used.
         """
-        rows, target = checked_rows(estimator, X, y)
+        estimator, rows, target = checked_rows(estimator, X, y)
         with without_names():
             mean, std = estimator.predict(rows, return_std=True)
         return cls(mean, (target - mean) / std).plot(ax)

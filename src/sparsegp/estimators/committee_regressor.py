@@ -86,6 +86,12 @@ class CommitteeGPRegressor(Estimator):
     backend : {"threads", "processes"}, default="threads"
         Where experts are computed during `fit`. Processes take a few seconds to start and pay off where learning takes
         minutes. Predictions always use threads.
+    categorical : "auto" or list of columns, default="auto"
+        Columns that are categories though they hold numbers. Text, categories, booleans, dates and missing values are
+        found in any case; `info_["columns"]` says as what.
+    columns : mapping, default=None
+        From columns to "number", "category", "date" or "ignore", or to the list of all levels of a category in their
+        order. What is not named is found.
     random_state : int, RandomState or None, default=None
         Seed of every random choice.
     verbose : int or None, default=None
@@ -146,6 +152,8 @@ class CommitteeGPRegressor(Estimator):
         normalize: bool = True,
         n_jobs: int | None = None,
         backend: str = "threads",
+        categorical: Any = "auto",
+        columns: Any = None,
         random_state: Any = None,
         verbose: int | None = None,
     ) -> None:
@@ -168,6 +176,8 @@ class CommitteeGPRegressor(Estimator):
         self.normalize = normalize
         self.n_jobs = n_jobs
         self.backend = backend
+        self.categorical = categorical
+        self.columns = columns
         self.random_state = random_state
         self.verbose = verbose
 
@@ -259,7 +269,18 @@ class CommitteeGPRegressor(Estimator):
             finally:
                 listener.close()
         info = _report(last, budget)
-        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, given=given, digest=data.digest))
+        self.assign(
+            Fitted(
+                last.model,
+                data.scaling,
+                info,
+                data.n_given,
+                data.columns,
+                given.target,
+                given=given,
+                digest=data.digest,
+            )
+        )
         return self
 
     @memory.explained

@@ -63,6 +63,11 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     kind: ClassVar[str]
     """What a model file calls the estimator."""
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
     fitted_: Fitted
     n_features_in_: int
     random_state: Any
@@ -160,6 +165,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     def assign(self, fitted: Fitted) -> None:
         """What a fit has found, or a file has held; scikit-learn keeps number and names of columns by itself."""
         columns = fitted.columns
+        if columns.words is not None:
+            fitted = replace(fitted, info={**fitted.info, "columns": columns.words})
         self.n_features_in_ = columns.n_features
         if columns.names is not None:
             self.feature_names_in_ = columns.names
@@ -310,6 +317,16 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
         require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
+
+    def of_numbers(self) -> Self:
+        """The same model, of the numbers that its columns become: what looks at it sees one column for each."""
+        check_is_fitted(self)
+        columns = self.fitted_.columns
+        if columns.encoding is None:
+            return self
+        seen = copy(self)
+        seen.assign(replace(self.fitted_, columns=columns.as_numbers))
+        return seen
 
     @memory.explained
     def joint_forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Joint:

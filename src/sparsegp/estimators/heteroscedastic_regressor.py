@@ -72,6 +72,12 @@ class HeteroscedasticGPRegressor(Estimator):
         The trend of f, as in SparseGPRegressor.
     normalize : bool, default=True
         Standardise X and y inside. Everything that comes out is in the units of the data.
+    categorical : "auto" or list of columns, default="auto"
+        Columns that are categories though they hold numbers. Text, categories, booleans, dates and missing values are
+        found in any case; `info_["columns"]` says as what.
+    columns : mapping, default=None
+        From columns to "number", "category", "date" or "ignore", or to the list of all levels of a category in their
+        order. What is not named is found.
     random_state : int, RandomState or None, default=None
         Seed of every random choice.
     verbose : int or None, default=None
@@ -136,6 +142,8 @@ class HeteroscedasticGPRegressor(Estimator):
         time_budget: float | None = None,
         trend: str | None = "auto",
         normalize: bool = True,
+        categorical: Any = "auto",
+        columns: Any = None,
         random_state: Any = None,
         verbose: int | None = None,
     ) -> None:
@@ -157,6 +165,8 @@ class HeteroscedasticGPRegressor(Estimator):
         self.time_budget = time_budget
         self.trend = trend
         self.normalize = normalize
+        self.categorical = categorical
+        self.columns = columns
         self.random_state = random_state
         self.verbose = verbose
 
@@ -232,7 +242,7 @@ class HeteroscedasticGPRegressor(Estimator):
             fraction = data.n_given / max(data.n_all, 1) if data.was_cut else 1.0
             seen = {"rows_seen": data.n_given, "fraction": fraction, "reason": ALL_ROWS}
             info["budget"] = {"asked": budget.asked, "used": budget.used, **seen}
-        self.assign(Fitted(model, data.scaling, info, data.n_given, data.columns, digest=data.digest))
+        self.assign(Fitted(model, data.scaling, info, data.n_given, data.columns, given.target, digest=data.digest))
         return self
 
     def _problem(
@@ -276,7 +286,7 @@ class HeteroscedasticGPRegressor(Estimator):
     def _scaled(self, inducing: Any, data: Opened) -> Any:
         if isinstance(inducing, str):
             return inducing
-        return data.scaling.inputs(checks.inducing_array(inducing, data.columns.n_features))
+        return data.scaling.inputs(checks.inducing_array(inducing, data.columns.layout.n_features))
 
     @memory.explained
     def partial_fit(

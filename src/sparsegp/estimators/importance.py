@@ -51,7 +51,7 @@ class Importance:
         """Of rows with known targets."""
         options = options or ImportanceOptions()
         with without_names():
-            _, target = checked_rows(model, X, y)
+            _, _, target = checked_rows(model, X, y)
         given, rng = GivenRows.of(X, column_names(model)), np.random.default_rng(options.seed)
         index = spread_rows(len(target), options.n_rows)
         if len(index) < 2:

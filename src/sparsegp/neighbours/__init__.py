@@ -1,4 +1,6 @@
-"""Bridges to other packages, each in a module of its own that needs that package and imports it.
+"""Bridges to other packages, each in a module of its own that imports that package when it is imported itself.
 
-`skpro`, `sktime`, `mlflow`, `shap`, `grids` (xarray and GeoPandas) and `onnx`. They are not imported with sparsegp.
+`pip install 'sparsegp[neighbours]'` brings all of them.
 """
+
+__all__ = ["grids", "mlflow", "onnx", "shap", "skpro", "sktime"]

@@ -65,16 +65,16 @@ def judge(model: Any, X: Any, y: Any) -> Judgement:
     -------
     Judgement
     """
-    rows, target = checked_rows(model, X, y)
     given = GivenRows.of(X, column_names(model))
+    seen, rows, target = checked_rows(model, X, y)
     with without_names():
-        own = scores(model, rows, target)
-        diagnosis = diagnose(model, rows, target)
-        forecast = model.forecast(rows)
+        own = scores(seen, rows, target)
+        diagnosis = diagnose(seen, rows, target)
+        forecast = seen.forecast(rows)
     # scores have refused a model without intervals
     segments = diagnosis.segments
     assert segments is not None
-    found = sorted([*diagnosis, *_drift(model, rows, target)], key=lambda finding: finding.severity != WARNING)
+    found = sorted([*diagnosis, *_drift(seen, rows, target)], key=lambda finding: finding.severity != WARNING)
     baselines = Baselines.of(given, target)
     importance = Importance.of(model, X, y) if len(target) > 1 else None
     return Judgement(
@@ -85,7 +85,7 @@ def judge(model: Any, X: Any, y: Any) -> Judgement:
         baselines,
         Verdict.of(own["rmse"], len(target), baselines, Honesty.of(forecast, target), segments),
         importance,
-        unknowns(given, forecast, importance.sure[:MOST_PARTS] if importance else [], share_far(model, rows, forecast)),
+        unknowns(given, forecast, importance.sure[:MOST_PARTS] if importance else [], share_far(seen, rows, forecast)),
     )
 
 
@@ -104,7 +104,8 @@ def _moved_columns(model: Any, X: Array) -> Iterator[Finding]:
     scaling = scaling_of(model)
     moved = np.abs(X.mean(axis=0) - scaling.x_mean) / scaling.x_scale
     chance = 4.0 * X.std(axis=0) / scaling.x_scale / math.sqrt(len(X))
-    far = np.flatnonzero(moved > np.maximum(FAR, chance))
+    is_number = np.array(model.fitted_.columns.layout.standardized)
+    far = np.flatnonzero((moved > np.maximum(FAR, chance)) & is_number)
     if not far.size:
         return
     worst, names = far[np.argsort(-moved[far])], column_names(model)

@@ -39,24 +39,27 @@ def write(
     """
     destination(path)
     matplotlib_module()
-    rows, target = checked_rows(model, X, y)
+    seen, rows, target = checked_rows(model, X, y)
     found = judgement or judge(model, X, y)
-    page = _page(model, X, rows, target, found, title, target_name)
+    page = _page(model, seen, X, rows, target, found, title, target_name)
     with replacing(path) as out:
         out.write(page.html().encode())
     return Path(path)
 
 
-def _page(model: Any, given: Any, X: Array, y: Array, judgement: Judgement, title: str, target_name: str) -> Page:
+def _page(
+    model: Any, seen: Any, given: Any, X: Array, y: Array, judgement: Judgement, title: str, target_name: str
+) -> Page:
+    """`seen` is the model of the numbers X that the given columns become."""
     seconds, importance = model.info_.get("seconds"), judgement.importance
     fitted = "" if seconds is None else f", fitted in {seconds:.3g} s"
     with without_names():
         effects = list(what_matters(model, given, y, target_name, importance))
-        others = list(pictures(model, X, y, target_name, _in_order(X, importance)))
+        others = list(pictures(seen, X, y, target_name, _in_order(seen, X, importance)))
     return Page(
         title=title,
         subtitle=f"{type(model).__name__} for {target_name}: {model.n_samples_seen_:,} training rows{fitted}; "
-        f"judged by {len(y):,} rows with {X.shape[1]} columns",
+        f"judged by {len(y):,} rows with {model.n_features_in_} columns",
         verdict=judgement.verdict,
         tiles=_tiles(judgement, float(y.std())),
         findings=judgement.findings,
@@ -67,18 +70,19 @@ def _page(model: Any, given: Any, X: Array, y: Array, judgement: Judgement, titl
         coverage_pictures=coverage(judgement.segments),
         parts=_parts(judgement.segments),
         assumptions=text.assumptions(model),
-        parameters=text.parameters(model, X, target_name),
+        parameters=text.parameters(seen, X, target_name),
         kernel=repr(model.kernel_),
-        columns=_columns(X, y, column_names(model), target_name),
+        columns=_columns(X, y, column_names(seen), target_name),
         footer=f"Written by sparsegp {version('sparsegp')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
     )
 
 
-def _in_order(X: Array, importance: Importance | None) -> list[int]:
+def _in_order(model: Any, X: Array, importance: Importance | None) -> list[int]:
     """Columns of the matrix that vary, the one that matters most first."""
     known = importance is not None and len(importance.names) == X.shape[1]
     order = importance.order if importance is not None and known else range(X.shape[1])
-    return [d for d in order if np.ptp(X[:, d]) > 0.0]
+    is_number = model.fitted_.columns.layout.standardized
+    return [d for d in order if np.ptp(X[:, d]) > 0.0 and is_number[d]]
 
 
 def _tiles(judgement: Judgement, y_std: float) -> list[Tile]:

@@ -361,10 +361,11 @@ class Exact:
         C = covariance.matrix(kernel, dense.inputs, dense.inputs)
         C[np.diag_indices_from(C)] = dense.covariance_diagonal
         self._inverse = InverseLower.of(algebra.cholesky(C, dense.jitter))
-        self._trend, self._trend_mean = record.trend, dense.trend_mean
+        self._trend = record.trend
         if record.trend is not None:
             if dense.trend_mean is None:
                 raise ValueError("the model lacks the mean of its trend")
+            self._trend_mean = dense.trend_mean
             half = self._inverse.whiten(_features(record.trend, dense.inputs).T)
             self._from_root = half.T
             self._trend_inverse = InverseLower.of(np.linalg.cholesky(np.eye(len(half)) + half @ half.T))

@@ -10,8 +10,11 @@ import numpy as np
 from sparsegp import memory
 from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
+from sparsegp.data.encoding import Encoding
+from sparsegp.data.inputs import InputColumns
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files import calibration_parts, model_file
+from sparsegp.files.column_codes import restore_encoding
 from sparsegp.files.schema import SPARSE, Kernel, Model, Scaling
 from sparsegp.serving import covariance, posteriors
 from sparsegp.serving.covariance import Array
@@ -81,7 +84,8 @@ def _is_light(model: Model) -> bool:
 
 def _tried_out(found: "Predictor", rows: Array) -> "Predictor":
     """A file that loads predicts: rows of its own, so that parts that do not fit together are found here."""
-    mean, std = found.predict(rows, return_std=True)
+    mean, var = found._both(rows)
+    std = found._units(rows, mean, var)
     if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
         raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
     return found
@@ -170,6 +174,7 @@ class Predictor:
     """
 
     n_features_in_: int
+    """Columns of the user's table."""
     feature_names_in_: list[str] | None
     noise_var_: float
     n_samples_seen_: int
@@ -179,14 +184,16 @@ class Predictor:
     _posterior: Posterior = field(repr=False)
     _shape: Shape = field(repr=False)
     _scale: LocalScale | None = field(repr=False)
+    _encoding: Encoding | None = field(repr=False)
 
     @classmethod
     def _of(cls, model: Model) -> "Predictor":
-        found = model.calibration
+        found, codes = model.calibration, model.columns.encoding
+        encoding = None if codes is None else restore_encoding(codes, model.columns.count)
         if model.posterior is None:
             raise ValueError("the model lacks its posterior")
         return cls(
-            n_features_in_=model.columns.count,
+            n_features_in_=model.columns.count if encoding is None else len(encoding.codes),
             feature_names_in_=model.columns.names,
             noise_var_=model.noise_var,
             n_samples_seen_=model.rows_seen,
@@ -196,6 +203,7 @@ class Predictor:
             _posterior=posteriors.restored(model.posterior, model.kernel),
             _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
             _scale=_restored_scale(model),
+            _encoding=encoding,
         )
 
     def forecast(self, X: Any) -> "Forecast":
@@ -412,20 +420,21 @@ class Predictor:
         return scaled
 
     def _checked(self, X: Any) -> Array:
-        names = getattr(X, "columns", None)
-        if names is not None and self.feature_names_in_ is not None and list(names) != list(self.feature_names_in_):
-            raise InputError(
-                f"X must have the columns of the fit in their order, {', '.join(self.feature_names_in_)}; got "
-                f"{', '.join(map(str, names))}."
-            )
+        columns = InputColumns(self.feature_names_in_, self._encoding, self.target_name_in_)
+        rows = columns.matrix(X) if columns.takes(X) else self._numbers(X)
+        if not np.isfinite(rows).all():
+            raise InputError("X has values that are not finite (NaN or infinity): fill or drop those rows first.")
+        return rows
+
+    def _numbers(self, X: Any) -> Array:
+        """A matrix without names."""
         try:
             rows = np.asarray(X, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"X must be a matrix of numbers with {self.n_features_in_} columns; got {type(X).__name__} ({error})."
+                f"X must be a matrix of numbers with {self.n_features_in_} columns, or a table with the columns of the "
+                f"fit; got {type(X).__name__} ({error})."
             ) from None
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise InputError(f"X must be a matrix with {self.n_features_in_} columns; got the shape {rows.shape}.")
-        if not np.isfinite(rows).all():
-            raise InputError("X has values that are not finite (NaN or infinity): fill or drop those rows first.")
-        return rows
+        return rows if self._encoding is None else self._encoding.of_matrix(rows)
