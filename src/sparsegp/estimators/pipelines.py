@@ -111,8 +111,7 @@ class PipelineRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Mean of y at the rows of X, with its standard deviation on request."""
-        forecast = self.forecast(X)
-        return (forecast.mean, forecast.std) if return_std else forecast.mean
+        return self.estimator_.predict(self.transformed(X), return_std)
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds y with probability `coverage`."""
