@@ -319,7 +319,13 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         return forecast.latent if latent else self._calibrated(forecast, inputs)
 
     def of_numbers(self) -> Self:
-        """The same model, of the numbers that its columns become: what looks at it sees one column for each."""
+        """The same model, of the numbers that its columns become: what looks at it sees one column for each.
+
+        Returns
+        -------
+        estimator
+            A fitted copy whose columns are these numbers. The model itself if its columns are numbers already.
+        """
         check_is_fitted(self)
         columns = self.fitted_.columns
         if columns.encoding is None:
