@@ -4,17 +4,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from sparsegp.data.batches import Batch, Place, Source
+from sparsegp.data.files import Files
 from sparsegp.data.layout import FeatureLayout
 from sparsegp.data.open import is_read_in_batches, open_inputs, open_source
 from sparsegp.data.scan import Moments, Scan, scan, whole_batch
+from sparsegp.data.text_files import Dialect
 
 if TYPE_CHECKING:
     from sparsegp.data.rows import DiskRows, Scaling, SourceRows, nearest_block, random_block, to_block, write_blocks
 
 __all__ = [
     "Batch",
+    "Dialect",
     "DiskRows",
     "FeatureLayout",
+    "Files",
     "Moments",
     "Place",
     "Scaling",
