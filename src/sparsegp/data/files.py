@@ -6,7 +6,7 @@ import glob
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Files:
     """
 
     paths: tuple[Path, ...]
-    dialect: Dialect = Dialect()
+    dialect: Dialect = field(default_factory=Dialect)
     text: frozenset[str] = frozenset()
 
     @classmethod
@@ -58,7 +58,8 @@ class Files:
         found = [file for path in self.paths for file in files_in(path)]
         if not found:
             raise InputError(
-                f"Expected Parquet, CSV, Feather/Arrow or JSON lines files ({', '.join(SUFFIXES)}) in {self}; found none."
+                f"Expected Parquet, CSV, Feather/Arrow or JSON lines files ({', '.join(SUFFIXES)}) in {self}; "
+                "found none."
             )
         folder = self.paths[0] if len(self.paths) == 1 and self.paths[0].is_dir() else None
         tables = [table_file(path, self.dialect).with_text(self.text) for path in found]

@@ -1,6 +1,6 @@
 """Formats of files with named columns: each gives its schema at once and its rows in a stream."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -58,7 +58,12 @@ def table_file(path: Path, dialect: Dialect | None = None) -> TableFile:
     kind = kind_of(path)
     if kind.name == CSV:
         return CsvFile(path, kind, dialect or Dialect())
-    makers = {PARQUET: ParquetFile, IPC_FILE: IpcFile, IPC_STREAM: IpcStream, JSON_LINES: JsonLinesFile}
+    makers: dict[str, Callable[[Path, Kind], TableFile]] = {
+        PARQUET: ParquetFile,
+        IPC_FILE: IpcFile,
+        IPC_STREAM: IpcStream,
+        JSON_LINES: JsonLinesFile,
+    }
     return makers[kind.name](path, kind)
 
 
