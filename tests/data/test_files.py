@@ -222,7 +222,7 @@ def test_columns_that_are_there_and_not_used_are_known(tmp_path: Path) -> None:
 def test_pieces_of_files_are_the_rows_in_their_order(tmp_path: Path) -> None:
     for k, part in enumerate((frame().iloc[:100], frame().iloc[100:])):
         pq.write_table(pa.Table.from_pandas(part), tmp_path / f"{k}.parquet", row_group_size=30)
-    pieces = open_source(tmp_path, target="y").pieces()  # type: ignore[attr-defined]
+    pieces = open_source(tmp_path, target="y").cut()  # type: ignore[attr-defined]
     assert [piece.n_rows for piece in pieces] == [30, 30, 30, 10, 30, 27]
     np.testing.assert_array_equal(np.concatenate([batch.y for piece in pieces for batch in piece]), columns()["y"])
     assert next(iter(pieces[2])).place.row(1).endswith("row group 2 (row 1 of the group, row 61 of the file)")

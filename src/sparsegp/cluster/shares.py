@@ -18,23 +18,40 @@ from sparsegp.core.block import Block, MemoryRows, Sum
 from sparsegp.data import Scaling, Scan, SourceRows, scan, to_block
 from sparsegp.data.arrays import ArraySource
 from sparsegp.data.batches import Batch, Source
-from sparsegp.data.columns import Columns, Roles
+from sparsegp.data.columns import Columns
+from sparsegp.data.encoded import (
+    Numbers,
+    SurveyedColumns,
+    effect_sums,
+    needs_survey,
+    sum_of,
+    survey_of,
+    tabular,
+    with_encoding,
+)
+from sparsegp.data.encoding import Encoding
 from sparsegp.data.files import FileSource
 from sparsegp.data.iterables import DaskArraySource, DaskFrameSource
-from sparsegp.data.layout import PlainLayout
-from sparsegp.data.scan import SAMPLE_ROWS, valid_batches, with_weight
+from sparsegp.data.layout import FeatureLayout
+from sparsegp.data.scan import SAMPLE_ROWS, MissingInputError, valid_batches, with_weight
+from sparsegp.data.survey import Asked
 from sparsegp.data.tables import TableSource
 from sparsegp.errors import InputError
 from sparsegp.parallel import packed, unpacked
 
 
 @dataclass(frozen=True)
-class Joined(PlainLayout):
+class Joined:
     """Several sources with the same columns, one after another."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[Any, ...]
     feature_names: tuple[str, ...] | None
     n_features: int
+    encoding: Encoding | None = None
+
+    @property
+    def layout(self) -> FeatureLayout:
+        return FeatureLayout.plain(self.n_features) if self.encoding is None else self.encoding.layout
 
     @property
     def n_rows(self) -> None:
@@ -47,8 +64,11 @@ class Joined(PlainLayout):
 
 def pieces_of(source: Source, n_shares: int) -> list[tuple[Source, float]]:
     """Consecutive pieces of a source, each with the number of its rows (1 where nobody knows it)."""
+    if isinstance(source, Numbers):
+        inner = pieces_of(source.source, n_shares)
+        return [(replace(source, source=piece), size) for piece, size in inner]
     if isinstance(source, FileSource):
-        return [(piece, 1.0 if piece.n_rows is None else piece.n_rows) for piece in source.pieces()]
+        return [(part, 1.0 if part.n_rows is None else part.n_rows) for part in source.cut()]
     if isinstance(source, ArraySource | TableSource):
         cuts = [round(source.n_rows * k / n_shares) for k in range(n_shares + 1)]
         return [(_rows(source, a, b), b - a) for a, b in pairwise(cuts)]
@@ -87,9 +107,8 @@ def partitions_of(source: DaskFrameSource | DaskArraySource) -> list[Any]:
 
 def frame_source(columns: Columns, first: int, frames: Sequence[Any]) -> Joined:
     """Runs on a worker: partitions `first`, `first + 1`, ... of a dask DataFrame."""
-    roles = Roles(columns.target, columns.features, columns.noise_var, columns.weight)
-    sources = tuple(TableSource.of(frame, roles, f"partition {first + k}") for k, frame in enumerate(frames))
-    return Joined(sources, columns.features, len(columns.features))
+    sources = tuple(TableSource.like(frame, columns, f"partition {first + k}") for k, frame in enumerate(frames))
+    return Joined(sources, columns.features, columns.n_features, columns.encoding)
 
 
 def array_source(n_features: int, first: int, blocks: Sequence[Sequence[Any]]) -> Joined:
@@ -131,6 +150,61 @@ class ScannedShares:
         )
 
 
+def read_encoded_on(client: Any, source: Source, asked: Asked, seed: int) -> tuple[Source, ScannedShares]:
+    """The scan of the source as numbers, and the source with its encoding, which the workers have found together."""
+    if needs_survey(source, asked):
+        source = surveyed_on(client, source, asked)
+    try:
+        return source, scanned(client, source, seed)
+    except MissingInputError:
+        source = surveyed_on(client, source, asked)
+        return source, scanned(client, source, seed)
+
+
+def surveyed_on(client: Any, source: Source, asked: Asked) -> Source:
+    """The source with the encoding of its columns: every worker looks at its share, and the findings are added up."""
+    asked.require_known(tabular(source).columns.features)
+    found = _asked_of_shares(client, source, survey_share, asked)
+    if found is None:
+        raise InputError("The data have no rows: every file, row group or partition is empty.")
+    encoding = found.encoding(asked)
+    if found.needs_effects(encoding):
+        sums = _asked_of_shares(client, with_encoding(source, encoding), effects_of_share, found)
+        encoding = found.with_effects(encoding, sums)
+    return with_encoding(source, encoding)
+
+
+def _asked_of_shares(client: Any, source: Source, task: Callable[..., Any], given: Any) -> Any:
+    """The sum of what a task says of each share; None where no share has rows."""
+    homes = tuple(worker_threads(client))
+    shares = placed(client, source, homes)
+    asked = [
+        submit(client, task, mine, given, home=home, retries=READING_RETRIES)
+        for mine, home in zip(shares, homes, strict=True)
+    ]
+    parts = gathered(client, asked)
+    for part in parts:
+        if isinstance(part, InputError):
+            raise part
+    return sum_of(parts)
+
+
+def survey_share(source: Joined, asked: Asked) -> Any:
+    """Runs on a worker: what the columns of its rows are. Bad input is a result, not a failure."""
+    try:
+        return sum_of([survey_of(part, asked) for part in source.sources])
+    except InputError as error:
+        return error
+
+
+def effects_of_share(source: Joined, survey: SurveyedColumns) -> Any:
+    """Runs on a worker: what its rows say of the effects of levels."""
+    try:
+        return sum_of([effect_sums(part, survey) for part in source.sources])
+    except InputError as error:
+        return error
+
+
 def scanned(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_ROWS) -> ScannedShares:
     """One share for each worker; one pass, in which every worker reads its own."""
     homes = tuple(worker_threads(client))
@@ -160,13 +234,19 @@ def placed(client: Any, source: Source, homes: tuple[str, ...]) -> tuple[Any, ..
     """The source of each share as a future at its home."""
     if isinstance(source, DaskFrameSource | DaskArraySource):
         return _collection_shares(client, source, homes)
+    if isinstance(source, Numbers) and isinstance(source.source, DaskArraySource):
+        plain = _collection_shares(client, source.source, homes)
+        return tuple(
+            submit(client, with_encoding, mine, source.encoding, home=home)
+            for mine, home in zip(plain, homes, strict=True)
+        )
     found = pieces_of(source, len(homes))
     shares = shared_out([piece for piece, _ in found], [size for _, size in found], len(homes))
     with warnings.catch_warnings():
         # Arrays of the caller have no other home than the task itself, from which a lost share is made again.
         warnings.filterwarnings("ignore", message="Sending large graph")
         return tuple(
-            submit(client, Joined, tuple(mine), source.feature_names, source.n_features, home=home)
+            submit(client, Joined, tuple(mine), source.feature_names, source.n_features, source.encoding, home=home)
             for mine, home in zip(shares, homes, strict=True)
         )
 
@@ -213,6 +293,7 @@ def joined_scan(parts: Sequence[Scan], n_weightless: int, samples: Sequence[Batc
         Batch.concat(samples),
         min(least, default=None),
         sum(means) / n_rows if means else None,
+        n_without_target=sum(part.n_without_target for part in parts),
     )
 
 
@@ -246,7 +327,8 @@ def without_sample(share: ShareScan) -> ShareScan:
     found = share.found
     empty = found.sample.take(slice(0, 0))
     facts = (found.n_rows, found.n_weightless, found.inputs, found.targets, empty)
-    return ShareScan(Scan(*facts, found.least_noise_var, found.mean_noise_var), share.n_weightless)
+    noise = found.least_noise_var, found.mean_noise_var
+    return ShareScan(Scan(*facts, *noise, n_without_target=found.n_without_target), share.n_weightless)
 
 
 def some_rows(share: ShareScan, n_rows: int, seed: tuple[int, ...]) -> Batch | None:

@@ -55,14 +55,18 @@ class ArraySource(PlainLayout):
     def __iter__(self) -> Iterator[Batch]:
         step = self.batch_rows or rows_per_batch(self.n_features)
         for start in range(0, self.n_rows, step):
-            part = slice(start, start + step)
-            yield Batch(
-                np.asarray(self.X[part], dtype=np.float64),
-                np.asarray(self.y[part], dtype=np.float64),
-                None if self.noise_var is None else self.noise_var[part],
-                None if self.weight is None else self.weight[part],
-                Place(self.name, start),
-            )
+            yield self.part(start, start + step)
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Some rows."""
+        part = slice(start, stop)
+        return Batch(
+            np.asarray(self.X[part], dtype=np.float64),
+            np.asarray(self.y[part], dtype=np.float64),
+            None if self.noise_var is None else self.noise_var[part],
+            None if self.weight is None else self.weight[part],
+            Place(self.name, start),
+        )
 
 
 def require_unmasked(values: Any, label: str) -> None:

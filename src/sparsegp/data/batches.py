@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsegp.data.encoding import Encoding
 from sparsegp.data.layout import FeatureLayout
 from sparsegp.errors import InputError
 
@@ -127,7 +128,7 @@ class Source(Protocol):
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """Names of the columns of X; None for arrays, which have none."""
+        """Names of the user's columns; None for arrays, which have none."""
 
     @property
     def n_features(self) -> int:
@@ -136,6 +137,10 @@ class Source(Protocol):
     @property
     def layout(self) -> FeatureLayout:
         """Which columns of X belong together, and which are standardised; `PlainLayout` where that is no question."""
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How the user's columns become those of X; None where they are the same."""
 
     @property
     def n_rows(self) -> int | None:

@@ -1,25 +1,22 @@
 """Which columns of a table are inputs, target, noise and weight, and how they become numbers."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from sparsegp.data.batches import Array, Batch, Place
-from sparsegp.data.layout import PlainLayout
+from sparsegp.data.encoding import Encoding
+from sparsegp.data.layout import FeatureLayout
+from sparsegp.data.values import BOOLEAN_TYPE, EMPTY_TYPE, NUMBER_TYPE, family, numbers
 from sparsegp.errors import InputError
 
 _MOST_NAMES = 20
-_IS_NUMBER = (
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_boolean,
-    pa.types.is_decimal,
-    pa.types.is_null,
-)
+_NUMBERS = (NUMBER_TYPE, BOOLEAN_TYPE, EMPTY_TYPE)
 
 
 @dataclass(frozen=True)
@@ -39,45 +36,104 @@ class Roles:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Rows as they were read: a pyarrow table or record batch, and columns with one value for all rows.
+
+    `apart` has target, noise and weights of rows that were given without names.
+    """
+
+    table: Any
+    place: Place
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    apart: Batch | None = None
+
+    def column(self, name: str) -> Any:
+        """An arrow column."""
+        if name in self.constants:
+            return pa.repeat(pa.scalar(self.constants[name]), self.table.num_rows)
+        return self.table.column(name)
+
+
+@dataclass(frozen=True)
 class Columns:
-    """The columns chosen from a table; without a target where only the inputs are wanted."""
+    """The columns chosen from a table; without a target where only the inputs are wanted.
+
+    `encoding`: how the features become numbers; None while they are numbers themselves, none of which is missing.
+    `are_numbers`: whether that may be, by their types.
+    """
 
     features: tuple[str, ...]
     target: str | None
     noise_var: str | None = None
     weight: str | None = None
+    encoding: Encoding | None = None
+    are_numbers: bool = True
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The features that are looked at."""
+        return self.features if self.encoding is None else self.encoding.needed
 
     @property
     def all(self) -> list[str]:
-        return [name for name in (*self.features, self.target, self.noise_var, self.weight) if name is not None]
+        return [name for name in (*self.inputs, self.target, self.noise_var, self.weight) if name is not None]
 
-    def batch(self, table: Any, place: Place, constants: Mapping[str, Any] | None = None) -> Batch:
-        """Rows of a pyarrow table or record batch; `constants` are columns with one value for all of them."""
-        known = constants or {}
+    @property
+    def n_features(self) -> int:
+        """How many numbers the inputs of a row are."""
+        return len(self.features) if self.encoding is None else self.encoding.n_features
 
-        def column(name: str) -> Array:
-            return np.full(table.num_rows, float(known[name])) if name in known else as_numbers(table.column(name))
+    @property
+    def layout(self) -> FeatureLayout:
+        return FeatureLayout.plain(len(self.features)) if self.encoding is None else self.encoding.layout
 
-        X = np.empty((table.num_rows, len(self.features)))
+    def batch(self, piece: Piece) -> Batch:
+        """Rows as numbers."""
+        if piece.apart is not None:
+            return replace(piece.apart, X=self._inputs(piece))
+        n_rows = piece.table.num_rows
+        noise, weight = (
+            None if name is None else numbers(piece.column(name), name) for name in (self.noise_var, self.weight)
+        )
+        y = np.zeros(n_rows) if self.target is None else numbers(piece.column(self.target), self.target)
+        return Batch(self._inputs(piece), y, noise, weight, piece.place)
+
+    def _inputs(self, piece: Piece) -> Array:
+        if self.encoding is not None:
+            return self.encoding.encode(piece.table, piece.constants)
+        X = np.empty((piece.table.num_rows, len(self.features)))
         for d, name in enumerate(self.features):
-            X[:, d] = column(name)
-        noise, weight = (None if name is None else column(name) for name in (self.noise_var, self.weight))
-        y = np.zeros(table.num_rows) if self.target is None else column(self.target)
-        return Batch(X, y, noise, weight, place)
+            X[:, d] = numbers(piece.column(name), name)
+        return X
 
 
-class FromTable(PlainLayout):
-    """Mixin of sources whose inputs are columns of a table."""
+class FromTable(ABC):
+    """Mixin of sources whose inputs are columns of a table: they read pieces of it, which become numbers here."""
 
     columns: Columns
 
+    @abstractmethod
+    def pieces(self) -> Iterator[Piece]:
+        """A new pass over all rows, with the types that they were read with."""
+
     @property
-    def feature_names(self) -> tuple[str, ...]:
+    def encoding(self) -> Encoding | None:
+        return self.columns.encoding
+
+    @property
+    def layout(self) -> FeatureLayout:
+        return self.columns.layout
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
         return self.columns.features
 
     @property
     def n_features(self) -> int:
-        return len(self.columns.features)
+        return self.columns.n_features
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self.columns.batch, self.pieces())
 
 
 @dataclass(frozen=True)
@@ -107,9 +163,10 @@ class Header:
             features = self._given_features(roles.features, others)
         if not features:
             raise InputError(f"{self.where} has no column left for the inputs besides {_listed(sorted(others))}.")
-        columns = Columns(features, roles.target, roles.noise_var, roles.weight)
-        self.require_numbers(columns.all)
-        return columns
+        self.require_numbers(roles.named)
+        self.require_columns(features)
+        are_numbers = all(family(self.types[name]) in _NUMBERS and not _is_coded(self.types[name]) for name in features)
+        return Columns(features, roles.target, roles.noise_var, roles.weight, are_numbers=are_numbers)
 
     def _given_features(self, names: tuple[str, ...], others: set[str]) -> tuple[str, ...]:
         for name in names:
@@ -124,20 +181,37 @@ class Header:
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise InputError(f"{what} is not a column of {self.where}.{hint} It has {_listed(list(self.types))}.")
 
-    def require_numbers(self, names: Iterable[str]) -> None:
-        for name in names:
-            if not any(is_number(self.types[name]) for is_number in _IS_NUMBER):
+    def require_numbers(self, named: Mapping[str, str]) -> None:
+        """Target, noise and weight, by their roles."""
+        for role, name in named.items():
+            if family(self.types[name]) not in _NUMBERS:
                 raise InputError(
-                    f"Column {name!r} of {self.where} has type {self.types[name]}; expected numbers. Encode it as "
-                    "numbers first, or leave it out by naming the input columns (features=[...]; --features of the "
-                    "command line)."
+                    f"{role}={name!r} of {self.where} has type {self.types[name]}; expected numbers. {LIKELY_REASON}"
+                )
+
+    def require_columns(self, names: Iterable[str]) -> None:
+        """Inputs are numbers, text, categories or dates; lists and structures are none."""
+        for name in names:
+            if family(self.types[name]) is None:
+                raise InputError(
+                    f"Column {name!r} of {self.where} has type {self.types[name]}; expected numbers, text, categories "
+                    "or dates. Take it apart, or leave it out by naming the input columns (features=[...]; --features "
+                    "of the command line)."
                 )
 
     def require_like(self, first: "Header", columns: Columns, roles: Roles) -> None:
         """A further file has the columns chosen from the first one, and no others where all were to be chosen."""
         for name in columns.all:
             self.require(name, f"column {name!r}, which {first.where} has,")
-        self.require_numbers(columns.all)
+        self.require_numbers(roles.named)
+        self.require_columns(columns.features)
+        for name in columns.features:
+            here, there = (_compared(header.types[name]) for header in (self, first))
+            if EMPTY_TYPE not in (here, there) and here != there:
+                raise InputError(
+                    f"Column {name!r} is {here} in {self.where} and {there} in {first.where}. Write one of them again, "
+                    "or leave the column out."
+                )
         more = self.types.keys() - self.hidden - first.types.keys()
         if more and roles.features is None:
             raise InputError(
@@ -146,12 +220,20 @@ class Header:
             )
 
 
-def as_numbers(column: Any) -> Array:
-    """An arrow column as float64, missing values as NaN."""
-    if column.type != pa.float64():
-        column = column.cast(pa.float64(), safe=False)
-    numbers: Array = column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
-    return numbers
+LIKELY_REASON = (
+    "Likely reasons: commas between thousands, a decimal comma, a unit behind the number, a word for missing values; "
+    "or it is a label, and regression predicts numbers. Convert it first."
+)
+
+
+def _compared(kind: Any) -> str | None:
+    """What the values are; booleans are numbers."""
+    found = family(kind)
+    return NUMBER_TYPE if found == BOOLEAN_TYPE else found
+
+
+def _is_coded(kind: Any) -> bool:
+    return bool(pa.types.is_dictionary(kind))
 
 
 def _listed(names: Sequence[str]) -> str:

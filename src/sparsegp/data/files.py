@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparsegp.data.batches import Batch, Place, rows_per_batch
-from sparsegp.data.columns import Columns, FromTable, Header, Roles
+from sparsegp.data.batches import Place, rows_per_batch
+from sparsegp.data.columns import Columns, FromTable, Header, Piece, Roles
 from sparsegp.data.file_kinds import label
 from sparsegp.data.formats import TableFile, table_file
 from sparsegp.data.text_files import CsvFile, Dialect
@@ -177,25 +177,20 @@ class FileSource(FromTable):
         """On disk, of the columns that are read."""
         return sum(part.file.n_bytes(self.columns.all) for part in self.parts)
 
-    def pieces(self) -> list["FileSource"]:
+    def cut(self) -> list["FileSource"]:
         """Sources of parts of the rows, in order: the row groups of Parquet files, other files whole."""
-        cut = [replace(part, file=file) for part in self.parts for file in part.file.pieces()]
-        return [replace(self, parts=(part,)) for part in cut]
+        parts = [replace(part, file=file) for part in self.parts for file in part.file.pieces()]
+        return [replace(self, parts=(part,)) for part in parts]
 
-    def tables(self) -> Iterator[tuple[Any, Place]]:
-        """The chosen columns as arrow tables, with the place of each."""
+    def pieces(self) -> Iterator[Piece]:
         step = self.batch_rows or rows_per_batch(self.n_features)
         for part in self.parts:
             place = Place(label(part.file.path), part.file.first_row)
             for table, group in part.read(self.columns.all, step):
                 if group != place.group:
                     place = Place(place.name, place.start, group)
-                yield table, place
+                yield Piece(table, place)
                 place = place.later(table.num_rows)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for table, place in self.tables():
-            yield self.columns.batch(table, place)
 
 
 def _require_one_kind(files: Sequence[TableFile]) -> None:

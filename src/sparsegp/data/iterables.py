@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from sparsegp.data.arrays import ArraySource
 from sparsegp.data.batches import Batch
-from sparsegp.data.columns import Columns, FromTable, Header, Roles
+from sparsegp.data.columns import Columns, FromTable, Header, Piece, Roles
 from sparsegp.data.layout import PlainLayout
 from sparsegp.data.tables import TableSource, is_table, library_of
 from sparsegp.errors import InputError
@@ -23,22 +23,23 @@ Make = Callable[[], Iterable[Any]]
 
 @dataclass(frozen=True)
 class IterableSource(PlainLayout):
-    """Items (X, y), (X, y, noise_var), (X, y, noise_var, weight), or tables with a target column."""
+    """Items (X, y), (X, y, noise_var), (X, y, noise_var, weight)."""
 
     make: Make
-    roles: Roles | None
-    feature_names: tuple[str, ...] | None
     n_features: int
     batch_rows: int | None = None
+    feature_names = None
 
-    @classmethod
-    def of(cls, make: Make, roles: Roles | None, batch_rows: int | None = None) -> "IterableSource":
+    @staticmethod
+    def of(make: Make, roles: Roles | None, batch_rows: int | None = None) -> "IterableSource | IterableTables":
         """Looks at the first item for the number and names of the columns."""
         first = next(iter(make()), None)
         if first is None:
             raise InputError("The iterable of batches gave none; give at least one batch with a row.")
         item = _item(first, 0, roles, batch_rows)
-        return cls(make, roles, item.feature_names, item.n_features, batch_rows)
+        if isinstance(item, TableSource):
+            return IterableTables(make, item.columns, batch_rows)
+        return IterableSource(make, item.n_features, batch_rows)
 
     @property
     def n_rows(self) -> None:
@@ -46,13 +47,34 @@ class IterableSource(PlainLayout):
 
     def __iter__(self) -> Iterator[Batch]:
         for k, item in enumerate(self.make()):
-            source = _item(item, k, self.roles, self.batch_rows)
-            if (source.n_features, source.feature_names) != (self.n_features, self.feature_names):
+            source = _item(item, k, None, self.batch_rows)
+            if source.n_features != self.n_features:
                 raise InputError(
-                    f"Every batch must have the columns of the first one, {self.feature_names or self.n_features}; "
-                    f"batch {k} has {source.feature_names or source.n_features}."
+                    f"Every batch must have the columns of the first one, {self.n_features}; batch {k} has "
+                    f"{source.n_features}."
                 )
             yield from source
+
+
+@dataclass(frozen=True)
+class IterableTables(FromTable):
+    """Items that are tables, all with the columns of the first one."""
+
+    make: Make
+    columns: Columns
+    batch_rows: int | None = None
+
+    @property
+    def n_rows(self) -> None:
+        return None
+
+    def pieces(self) -> Iterator[Piece]:
+        for k, item in enumerate(self.make()):
+            if not is_table(item):
+                raise InputError(
+                    f"Every batch must be a table like the first one; batch {k} is a {type(item).__name__}."
+                )
+            yield from TableSource.like(item, self.columns, f"batch {k}", self.batch_rows).pieces()
 
 
 def reader_of(X: Any) -> Make:
@@ -152,11 +174,10 @@ class DaskFrameSource(FromTable):
     def n_rows(self) -> None:
         return None
 
-    def __iter__(self) -> Iterator[Batch]:
-        roles = Roles(self.columns.target, self.columns.features, self.columns.noise_var, self.columns.weight)
+    def pieces(self) -> Iterator[Piece]:
         for k in range(self.frame.npartitions):
             part = self.frame.partitions[k].compute()
-            yield from TableSource.of(part, roles, f"partition {k}", self.batch_rows)
+            yield from TableSource.like(part, self.columns, f"partition {k}", self.batch_rows).pieces()
 
 
 @dataclass(frozen=True)

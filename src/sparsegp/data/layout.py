@@ -53,6 +53,8 @@ class _Columns(Protocol):
 class PlainLayout:
     """Mixin of sources whose columns are numbers, none of which belong together."""
 
+    encoding = None
+
     @property
     def layout(self: _Columns) -> FeatureLayout:
         return FeatureLayout.plain(self.n_features)

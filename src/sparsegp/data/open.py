@@ -11,7 +11,7 @@ from sparsegp.data.batches import Source
 from sparsegp.data.columns import Roles
 from sparsegp.data.files import Files
 from sparsegp.data.iterables import DaskArraySource, DaskFrameSource, IterableSource, reader_of, spool
-from sparsegp.data.tables import TableSource, inputs_of, is_series, is_table, library_of
+from sparsegp.data.tables import TableSource, is_series, is_table, library_of
 from sparsegp.errors import InputError
 
 
@@ -47,8 +47,9 @@ def open_source(
         return _open_iterable(X, roles, batch_rows, spool_to)
     if library == "dask":
         return DaskArraySource.of(X, y, noise_var, sample_weight, batch_rows)
-    inputs, names = inputs_of(X) if is_table(X) else (X, None)
-    return ArraySource.of(inputs, y, noise_var, sample_weight, names, batch_rows=batch_rows)
+    if is_table(X):
+        return TableSource.with_targets(X, y, noise_var, sample_weight, batch_rows)
+    return ArraySource.of(X, y, noise_var, sample_weight, batch_rows=batch_rows)
 
 
 def open_inputs(X: Any, features: Sequence[str] | None = None, batch_rows: int | None = None) -> Source:

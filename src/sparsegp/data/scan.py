@@ -1,7 +1,8 @@
 """One pass over a source before anything is learned: checks, number of rows, moments of columns, a random sample."""
 
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,10 @@ class Moments:
         return np.where(constant, 1.0, self.std)
 
 
+class MissingInputError(InputError):
+    """An input is missing where all were taken for numbers: the columns have to be looked at first."""
+
+
 class Reservoir:
     """Keeps `capacity` rows; after n rows each of them is in the sample with probability capacity/n.
 
@@ -127,7 +132,7 @@ class Reservoir:
 class Scan:
     """What one pass tells. Rows of weight zero say nothing: they are counted apart and left out of all else.
 
-    `was_cut`: the pass ended before the rows did.
+    `was_cut`: the pass ended before the rows did. Rows without a target are counted, and left out of all else.
     """
 
     n_rows: int
@@ -138,6 +143,7 @@ class Scan:
     least_noise_var: float | None = None
     mean_noise_var: float | None = None
     was_cut: bool = False
+    n_without_target: int = 0
 
     @property
     def total_weight(self) -> float:
@@ -184,10 +190,19 @@ def scan(
 
 
 @dataclass
+class RowCount:
+    """Rows of a pass, and how many of them have no target."""
+
+    read: int = 0
+    without_target: int = 0
+
+
+@dataclass
 class _Tally:
     """What the pass has met so far."""
 
     reservoir: Reservoir
+    count: RowCount = field(default_factory=RowCount)
     n_read: int = 0
     inputs: Moments | None = None
     targets: Moments | None = None
@@ -196,7 +211,7 @@ class _Tally:
 
     def counted(self, source: Source) -> Iterator[Batch]:
         """The rows with a positive weight; all of them count as read."""
-        for batch in valid_batches(source):
+        for batch in valid_batches(source, self.count):
             self.n_read += len(batch)
             yield with_weight(batch)
 
@@ -211,6 +226,7 @@ class _Tally:
 
     def result(self) -> Scan:
         if self.inputs is None or self.targets is None:
+            say_without_target(self.count.without_target, self.count.read)
             raise InputError(
                 "Every sample_weight is zero: there is nothing to learn from."
                 if self.n_read
@@ -220,15 +236,32 @@ class _Tally:
         known: tuple[float | None, float | None] = None, None
         if sample.noise_var is not None:
             known = self.least_noise_var, self.noise_var_sum / n_rows
-        return Scan(n_rows, self.n_read - n_rows, self.inputs, self.targets, sample, *known)
+        missing = self.count.without_target
+        return Scan(n_rows, self.n_read - n_rows, self.inputs, self.targets, sample, *known, n_without_target=missing)
 
 
-def valid_batches(source: Source) -> Iterator[Batch]:
-    """The batches that have rows, each checked."""
+def valid_batches(source: Source, count: RowCount | None = None) -> Iterator[Batch]:
+    """The batches that have rows, each checked. Rows without a target are left out."""
     for batch in source:
         if len(batch):
-            require_valid(batch, source.feature_names)
-            yield batch
+            require_valid(batch, names_of(source))
+            known = with_target(batch)
+            if count is not None:
+                count.read += len(batch)
+                count.without_target += len(batch) - len(known)
+            yield known
+
+
+def names_of(source: Source) -> tuple[str, ...] | None:
+    """Of each column of X, the name of the user's column that it comes from."""
+    names, encoding = source.feature_names, source.encoding
+    return names if encoding is None or names is None else tuple(names[d] for d in encoding.origins)
+
+
+def with_target(batch: Batch) -> Batch:
+    """The rows whose target is known."""
+    missing = np.isnan(batch.y)
+    return batch.take(~missing) if missing.any() else batch
 
 
 def with_weight(batch: Batch) -> Batch:
@@ -238,21 +271,34 @@ def with_weight(batch: Batch) -> Batch:
 
 def whole_batch(source: Source) -> Batch:
     """All rows of the source at once, for models that hold their rows in memory."""
-    batches = list(prefetched(valid_batches(source)))
+    count = RowCount()
+    batches = list(prefetched(valid_batches(source, count)))
     if not batches:
         raise InputError("The data have no rows: every file, row group or partition is empty.")
+    say_without_target(count.without_target, count.read)
     return Batch.concat(batches)
 
 
+def say_without_target(n_missing: int, n_rows: int) -> None:
+    """A warning that rows were left out, or an error where all were."""
+    if n_missing and n_missing == n_rows:
+        raise InputError(f"The target is missing in all {n_rows:,} rows: there is nothing to learn from.")
+    if n_missing:
+        warnings.warn(f"The target is missing in {n_missing:,} of {n_rows:,} rows; these are left out.", stacklevel=2)
+
+
 def require_valid(batch: Batch, names: tuple[str, ...] | None) -> None:
-    """Inputs and targets finite, noise variances positive, weights not negative; else an error for the first row."""
+    """Inputs finite, targets finite or missing, noise variances positive, weights not negative; else an error."""
     finite = np.isfinite(batch.X)
     if not finite.all():
         column = int(np.flatnonzero(~finite.all(axis=0))[0])
         label = f"column {column}" if names is None else f"column {names[column]!r}"
-        _refuse(batch, label, batch.X[:, column], ~finite[:, column], "a finite number")
-    if not np.isfinite(batch.y).all():
-        _refuse(batch, "the target", batch.y, ~np.isfinite(batch.y), "a finite number")
+        infinite = np.isinf(batch.X[:, column])
+        if infinite.any():
+            _refuse(batch, label, batch.X[:, column], infinite, "a finite number")
+        _refuse(batch, label, batch.X[:, column], ~finite[:, column], "a finite number", MissingInputError)
+    if np.isinf(batch.y).any():
+        _refuse(batch, "the target", batch.y, np.isinf(batch.y), "a finite number")
     if batch.noise_var is not None:
         _require(batch, "the noise variance", batch.noise_var, batch.noise_var > 0, "finite and > 0")
     if batch.weight is not None:
@@ -265,10 +311,17 @@ def _require(batch: Batch, label: str, values: Array, in_range: NDArray[np.bool_
         _refuse(batch, label, values, ~valid, expected)
 
 
-def _refuse(batch: Batch, label: str, values: Array, bad: NDArray[np.bool_], expected: str) -> None:
+def _refuse(
+    batch: Batch,
+    label: str,
+    values: Array,
+    bad: NDArray[np.bool_],
+    expected: str,
+    error: type[InputError] = InputError,
+) -> None:
     row = int(np.flatnonzero(bad)[0])
     value = "NaN or missing" if np.isnan(values[row]) else f"{values[row]:g}"
-    raise InputError(
+    raise error(
         f"{batch.place.row(row)}: {label} is {value}; expected {expected}. {int(bad.sum())} of the {len(batch)} rows "
         "read there are like that. Drop or impute them."
     )

@@ -1,14 +1,15 @@
 """Tables in memory: whatever narwhals knows, or has the Arrow stream interface, read as arrow columns."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from sparsegp.data.batches import Array, Batch, Place, rows_per_batch
-from sparsegp.data.columns import Columns, FromTable, Header, Roles, as_numbers
+from sparsegp.data.arrays import ArraySource
+from sparsegp.data.batches import Place, rows_per_batch
+from sparsegp.data.columns import Columns, FromTable, Header, Piece, Roles
 from sparsegp.errors import InputError
 
 _ARROW_INTERFACES = ("__arrow_c_stream__", "__arrow_c_array__")
@@ -62,39 +63,44 @@ def to_arrow(X: Any, name: str = "the table") -> Any:
 
 @dataclass(frozen=True)
 class TableSource(FromTable):
-    """A table in memory, its rows turned into numbers batch by batch."""
+    """A table in memory, its rows turned into numbers batch by batch. `apart`: targets that are no column of it."""
 
     table: Any
     columns: Columns
     name: str = "the table"
     batch_rows: int | None = None
+    apart: ArraySource | None = None
 
     @classmethod
     def of(cls, X: Any, roles: Roles, name: str = "the table", batch_rows: int | None = None) -> "TableSource":
         table = to_arrow(X, name)
         return cls(table, Header.of(table.schema, name).choose(roles), name, batch_rows)
 
+    @classmethod
+    def with_targets(
+        cls, X: Any, y: Any, noise_var: Any = None, weight: Any = None, batch_rows: int | None = None
+    ) -> "TableSource":
+        """All columns of a table, and targets, noise variances and weights that are given apart from it."""
+        found = cls.of(X, Roles(None), batch_rows=batch_rows)
+        inputs = np.empty((found.n_rows, 1))
+        return replace(found, apart=ArraySource.of(inputs, y, noise_var, weight, name=found.name))
+
+    @classmethod
+    def like(cls, X: Any, columns: Columns, name: str = "the table", batch_rows: int | None = None) -> "TableSource":
+        """More rows of columns that were chosen from another table; others, and their order, do not matter."""
+        table = to_arrow(X, name)
+        header = Header.of(table.schema, name)
+        for column in columns.all:
+            header.require(column, f"column {column!r} of the first table")
+        return cls(table, columns, name, batch_rows)
+
     @property
     def n_rows(self) -> int:
         return int(self.table.num_rows)
 
-    def tables(self) -> Iterator[tuple[Any, Place]]:
-        """Rows of the table, with the place of each cut."""
+    def pieces(self) -> Iterator[Piece]:
         step = self.batch_rows or rows_per_batch(self.n_features)
         for start in range(0, self.n_rows, step):
-            yield self.table.slice(start, step), Place(self.name, start)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for table, place in self.tables():
-            yield self.columns.batch(table, place)
-
-
-def inputs_of(X: Any) -> tuple[Array, tuple[str, ...]]:
-    """All columns of a table as a matrix, and their names: for a target that is given apart from it."""
-    table = to_arrow(X)
-    header = Header.of(table.schema, "the table")
-    header.require_numbers(header.types)
-    matrix = np.empty((table.num_rows, table.num_columns))
-    for d, column in enumerate(table.columns):
-        matrix[:, d] = as_numbers(column)
-    return matrix, tuple(table.schema.names)
+            place = Place(self.name, start)
+            apart = None if self.apart is None else self.apart.part(start, start + step)
+            yield Piece(self.table.slice(start, step), place, {}, apart)

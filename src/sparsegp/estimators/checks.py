@@ -11,50 +11,124 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from sparsegp.data import Batch, Place, Source, is_read_in_batches, open_inputs, open_source, whole_batch
-from sparsegp.data.arrays import require_unmasked
+from sparsegp.data import (
+    Asked,
+    Batch,
+    Encoding,
+    Place,
+    Source,
+    is_read_in_batches,
+    open_inputs,
+    open_source,
+    read_encoded,
+    whole_batch,
+    with_encoding,
+)
+from sparsegp.data.arrays import ArraySource, require_unmasked
 from sparsegp.data.batches import USABLE_WEIGHTS, usable_weights
+from sparsegp.data.columns import LIKELY_REASON, Header
+from sparsegp.data.columns import Columns as Selected
+from sparsegp.data.encoding import matrix_table, unmet_words
+from sparsegp.data.scan import say_without_target, with_target
+from sparsegp.data.tables import TableSource, is_table, to_arrow
 from sparsegp.errors import InputError
 from sparsegp.estimators.fitted import Columns
 
 Array = NDArray[np.float64]
 ARGUMENTS = Place("the arguments of fit")
+NO_TARGET = "fit requires y to be passed, but the target y is None. Give y, or target='column' when X is a table."
 
 
 def training_batch(
     estimator: Any, X: Any, y: Any, *, target: str | None, noise_var: Any = None, sample_weight: Any = None
 ) -> tuple[Batch, Columns]:
-    """The rows of a first fit that are held in memory, and their columns."""
+    """The rows of a first fit that are held in memory, and their columns. Rows without a target are left out."""
+    asked = asked_of(estimator)
     source = source_of(X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
-    if source is not None:
-        batch, columns = whole_batch(source), Columns.of_source(source)
-    else:
-        X, y = split_target(X, y, target)
-        require_finite_target(y)
+    if source is None:
         # scikit-learn keeps the columns in the estimator; a fit that fails must not have touched it
         scratch = copy(estimator)
-        X, y = validate_data(scratch, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False)
+        X, y = _validated(scratch, *split_target(X, y, target))
         columns = Columns.of_numbers(scratch)
-        require_finite(X, None if columns.names is None else list(columns.names))
-        batch = batch_of(X, np.asarray(y, dtype=np.float64), noise_var, sample_weight)
+        batch = batch_of(X, y, noise_var, sample_weight)
+        names = None if columns.names is None else tuple(map(str, columns.names))
+        source = ArraySource(X, y, batch.noise_var, batch.weight, names, ARGUMENTS.name)
+        if not asked.kinds and np.isfinite(X).all() and np.isfinite(y).all():
+            return _ready(estimator, batch), columns
+    source, batch = read_encoded(source, asked, whole_batch)
+    return _ready(estimator, batch), Columns.of_source(source)
+
+
+def _ready(estimator: Any, batch: Batch) -> Batch:
     if batch.weight is not None and not batch.weight.any():
         raise InputError("Every sample_weight is zero: there is nothing to learn from.")
     if estimator.optimizer is not None:
         warn_of_constant_target(batch.y)
-    return batch, columns
+    return batch
+
+
+def asked_of(estimator: Any) -> Asked:
+    """What the user says of columns."""
+    return Asked.of(estimator.categorical, estimator.columns)
 
 
 def source_of(
     X: Any, y: Any, *, target: str | None, noise_var: Any = None, sample_weight: Any = None, features: Any = None
 ) -> Source | None:
-    """Files, dask collections, iterables of batches, and tables whose columns are named; None for anything else."""
+    """Files, dask collections, iterables of batches, and tables with named columns; None for anything else."""
     by_name = isinstance(noise_var, str) or isinstance(sample_weight, str)
-    if not (by_name or is_read_in_batches(X, y)):
+    if not (by_name or is_read_in_batches(X, y) or is_named_table(X)):
         return None
+    if is_named_table(X) and target is None:
+        if y is None:
+            raise InputError(NO_TARGET)
+        noise_var, sample_weight = (
+            row_vector(values, len(X), name, allow_zero=name == "sample_weight")
+            for name, values in (("noise_var", noise_var), ("sample_weight", sample_weight))
+        )
+        y = target_vector(y)
     features = None if target is None else features
     return open_source(X, y, target=target, features=features, noise_var=noise_var, sample_weight=sample_weight)
+
+
+def is_named_table(X: Any) -> bool:
+    """A table whose columns have names. A frame of numbers whose columns are numbered is an array to scikit-learn."""
+    if not is_table(X):
+        return False
+    names = getattr(X, "column_names", None) or getattr(X, "columns", ())
+    return all(isinstance(name, str) for name in names) or any(kind.kind == "O" for kind in X.dtypes)
+
+
+def target_vector(y: Any) -> Array:
+    """Targets of a table that are given apart from it."""
+    require_unmasked(y, "y")
+    values = np.asarray(y)
+    if values.dtype.kind not in "fiub":
+        try:
+            values = values.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"The target y has values such as {values.ravel()[0]!r}; expected numbers. {LIKELY_REASON}"
+            ) from None
+    values = column_or_1d(values, warn=True)
+    require_finite_target(values)
+    vector: Array = np.asarray(values, dtype=np.float64)
+    return vector
+
+
+def _validated(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Array, Array]:
+    """Arrays as scikit-learn wants them, but for missing values, of which it takes none among the targets."""
+    require_finite_target(y)
+    given = np.asarray(y)
+    missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(given.shape, dtype=bool)
+    X, found = validate_data(
+        estimator, X, np.where(missing, 0.0, given) if missing.any() else y, dtype=np.float64, order="C",
+        y_numeric=True, ensure_all_finite=False, **options,
+    )  # fmt: skip
+    found = np.asarray(found, dtype=np.float64)
+    return X, np.where(missing.ravel(), np.nan, found) if missing.any() else found
 
 
 def later_batch(
@@ -62,23 +136,66 @@ def later_batch(
 ) -> Batch:
     """More rows for an estimator that was fitted; there may be none."""
     is_ready = target is None and is_plain(estimator, X) and type(y) is np.ndarray and y.dtype == np.float64
+    encoding = estimator.fitted_.columns.encoding
     if not (is_ready and y.shape == X.shape[:1]):
-        names = column_names(estimator)
         given = {"target": target, "noise_var": noise_var, "sample_weight": sample_weight}
-        source = source_of(X, y, **given, features=names)
+        source = source_of(_known_columns(estimator, X, target), y, **given, features=input_names(estimator))
         if source is not None:
-            batch = whole_batch(source)
-            require_width(estimator, batch.X.shape[1])
+            if encoding is None:
+                require_width(estimator, source.n_features)
+            batch = _whole_or_none(with_encoding(source, encoding))
+            say_unmet(encoding, batch.X)
             return batch
-        X, y = split_target(X, y, target)
-        require_finite_target(y)
-        X, y = validate_data(
-            estimator, X, y, dtype=np.float64, order="C", y_numeric=True, ensure_all_finite=False, reset=False,
-            ensure_min_samples=0,
-        )  # fmt: skip
-    require_finite(X, column_names(estimator))
+        X, y = _validated(estimator, *split_target(X, y, target), reset=False, ensure_min_samples=0)
+    if encoding is None:
+        require_finite(X, column_names(estimator))
+    else:
+        X = encoding.encode(matrix_table(X, encoding.names))
+        say_unmet(encoding, X)
     require_finite_target(y)
-    return batch_of(X, np.asarray(y, dtype=np.float64), noise_var, sample_weight)
+    batch = batch_of(X, np.asarray(y, dtype=np.float64), noise_var, sample_weight)
+    missing = np.isnan(batch.y)
+    if missing.any():
+        say_without_target(int(missing.sum()), len(batch))
+    return with_target(batch)
+
+
+def _whole_or_none(source: Source) -> Batch:
+    """All rows; a table without rows is a batch without rows."""
+    if source.n_rows == 0:
+        return Batch(np.zeros((0, source.n_features)), np.zeros(0), None, None, ARGUMENTS)
+    return whole_batch(source)
+
+
+def input_names(estimator: Any) -> Any:
+    """The columns that the model looks at, by name."""
+    columns = estimator.fitted_.columns
+    return columns.names if columns.encoding is None or columns.names is None else columns.encoding.needed
+
+
+def _known_columns(estimator: Any, X: Any, target: str | None = None) -> Any:
+    """A table without the columns that the model does not know, of which it says so."""
+    names = column_names(estimator)
+    if target is not None or names is None or not is_named_table(X):
+        return X
+    table = to_arrow(X)
+    known = list(map(str, input_names(estimator)))
+    header = Header.of(table.schema, "the table")
+    for name in known:
+        header.require(name, f"column {name!r} of the fit")
+    target_name = estimator.fitted_.target
+    extra = [name for name in table.schema.names if name not in set(map(str, names)) and name != target_name]
+    if extra:
+        shown = ", ".join(map(repr, extra[:5])) + (f" and {len(extra) - 5} more" if len(extra) > 5 else "")
+        warnings.warn(f"Columns that the model was not fitted with are ignored: {shown}.", stacklevel=4)
+    return table.select(known)
+
+
+def say_unmet(encoding: Encoding | None, X: Array) -> None:
+    """A warning where rows have values that the fit has not met."""
+    unmet = {} if encoding is None else encoding.unmet(X)
+    if unmet:
+        warnings.warn(unmet_words(unmet, len(X)), stacklevel=4)
 
 
 def require_width(estimator: Any, n_features: int) -> None:
@@ -103,21 +220,36 @@ def batch_of(X: Array, y: Array, noise_var: Any, sample_weight: Any) -> Batch:
 
 
 def new_inputs(estimator: Any, X: Any) -> Array:
-    """Inputs to predict at, which must have the columns of the fit."""
+    """Inputs to predict at, which must have the columns of the fit, in any order where they have names."""
     check_is_fitted(estimator)
+    if is_plain(estimator, X):
+        require_finite(X, None)
+        return X  # type: ignore[no-any-return]
+    encoding, names = estimator.fitted_.columns.encoding, column_names(estimator)
     if isinstance(X, str | Path):
-        X = whole_batch(open_inputs(Path(X), column_names(estimator))).X
-        require_width(estimator, X.shape[1])
-    elif not is_plain(estimator, X):
-        X = validate_data(estimator, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
-    require_finite(X, column_names(estimator))
-    return X  # type: ignore[no-any-return]
+        source = with_encoding(open_inputs(Path(X), input_names(estimator)), encoding)
+        if encoding is None:
+            require_width(estimator, source.n_features)
+        rows = whole_batch(source).X
+    elif names is not None and is_named_table(X):
+        table = _known_columns(estimator, X)
+        if table.num_rows == 0:
+            raise InputError("Found array with 0 sample(s): there are no rows to predict. A minimum of 1 is required.")
+        source = with_encoding(TableSource.like(table, Selected(tuple(table.schema.names), None)), encoding)
+        rows = np.concatenate([batch.X for batch in source])
+    else:
+        rows = validate_data(estimator, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
+        rows = rows if encoding is None else encoding.encode(matrix_table(rows, encoding.names))
+    say_unmet(encoding, rows)
+    require_finite(rows, names if encoding is None else encoding.labels)
+    return rows  # type: ignore[no-any-return]
 
 
 def is_plain(estimator: Any, X: Any) -> bool:
     """A float64 matrix of the right width after a fit without column names: nothing for scikit-learn to check."""
     plain = type(X) is np.ndarray and X.dtype == np.float64 and X.ndim == 2 and len(X) > 0
-    return plain and X.shape[1] == estimator.n_features_in_ and column_names(estimator) is None
+    known = estimator.fitted_.columns
+    return plain and X.shape[1] == estimator.n_features_in_ and known.names is None and known.encoding is None
 
 
 def column_names(estimator: Any) -> Any:
@@ -128,9 +260,7 @@ def split_target(X: Any, y: Any, target: str | None) -> tuple[Any, Any]:
     """(features, target) of a table when `target` names a column; (X, y) as given otherwise."""
     if target is None:
         if y is None:
-            raise InputError(
-                "fit requires y to be passed, but the target y is None. Give y, or target='column' when X is a table."
-            )
+            raise InputError(NO_TARGET)
         return as_frame(X), y
     if y is not None:
         raise InputError("Give either y or target=, not both.")
@@ -180,15 +310,14 @@ def require_finite(X: Array, names: Sequence[str] | None) -> None:
 
 
 def require_finite_target(y: Any) -> None:
-    """Every numeric target finite; anything that is not a vector of numbers is left to scikit-learn's own checks."""
+    """No numeric target infinite; anything that is not a vector of numbers is left to scikit-learn's own checks."""
     require_unmasked(y, "y")
     y = np.asarray(y)
     if y.ndim != 1 or y.dtype.kind != "f":
         return
-    bad = np.flatnonzero(~np.isfinite(y))
+    bad = np.flatnonzero(np.isinf(y))
     if bad.size:
-        kind = "NaN" if np.isnan(y[bad[0]]) else "inf"
-        raise InputError(f"Input y contains {kind} at row {bad[0]} ({bad.size} of {len(y)} rows). Drop those rows.")
+        raise InputError(f"Input y contains inf at row {bad[0]} ({bad.size} of {len(y)} rows). Drop those rows.")
 
 
 def warn_of_constant_target(y: Array) -> None:

@@ -61,6 +61,7 @@ class CommitteeGPRegressor(Estimator):
         `skip_tolerance`. It bounds what a prediction costs, however many experts there are (docs/committees.md).
     time_budget : seconds that `fit` may take. Learning ends in time for the posteriors of all experts, which cannot be
         cut short; `info_["budget"]` says how it went (docs/time-budgets.md).
+    categorical, columns : what is known of columns, as for SparseGPRegressor.
     normalize : standardise X and y inside; predictions come back in the user's units.
     n_jobs : experts computed at the same time, each in a thread or process of its own; None uses all cores.
     backend : where they are computed during `fit`, "threads" or "processes". Processes take a few seconds to start and
@@ -98,6 +99,8 @@ class CommitteeGPRegressor(Estimator):
         normalize: bool = True,
         n_jobs: int | None = None,
         backend: str = "threads",
+        categorical: Any = "auto",
+        columns: Any = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -120,6 +123,8 @@ class CommitteeGPRegressor(Estimator):
         self.normalize = normalize
         self.n_jobs = n_jobs
         self.backend = backend
+        self.categorical = categorical
+        self.columns = columns
         self.random_state = random_state
         self.verbose = verbose
 

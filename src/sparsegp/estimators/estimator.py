@@ -58,6 +58,11 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     kind: ClassVar[str]
     """What a model file calls the estimator."""
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
     fitted_: Fitted
     n_features_in_: int
     random_state: Any
@@ -144,6 +149,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     def assign(self, fitted: Fitted) -> None:
         """What a fit has found, or a file has held; scikit-learn keeps number and names of columns by itself."""
         columns = fitted.columns
+        if columns.words is not None:
+            fitted = replace(fitted, info={**fitted.info, "columns": columns.words})
         self.n_features_in_ = columns.n_features
         if columns.names is not None:
             self.feature_names_in_ = columns.names

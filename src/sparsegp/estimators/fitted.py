@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.calibration.calibration import Calibration
-from sparsegp.data import FeatureLayout, Source
+from sparsegp.data import Encoding, FeatureLayout, Source
+from sparsegp.data.codes import NUMBER
 from sparsegp.fit.scaling import Scaling
 
 
@@ -15,23 +16,33 @@ from sparsegp.fit.scaling import Scaling
 class Columns:
     """The number of columns of X, and their names where they have any, as scikit-learn would keep them.
 
-    `layout`: which of the columns that the model sees belong together, and which are standardised.
+    `layout`: which of the numbers that the model sees belong together, and which are standardised. `encoding`: how the
+    columns become these numbers; None where they are the same.
     """
 
     n_features: int
     names: NDArray[np.object_] | None
     layout: FeatureLayout
+    encoding: Encoding | None = None
 
     @classmethod
     def of_source(cls, source: Source) -> "Columns":
-        names = source.feature_names
-        return cls(source.n_features, None if names is None else np.array(names, dtype=object), source.layout)
+        names, encoding = source.feature_names, source.encoding
+        n_features = source.n_features if encoding is None else len(encoding.codes)
+        return cls(n_features, None if names is None else np.array(names, dtype=object), source.layout, encoding)
 
     @classmethod
     def of_numbers(cls, estimator: Any) -> "Columns":
         """The columns of a matrix that scikit-learn has looked at."""
         n_features = estimator.n_features_in_
         return cls(n_features, getattr(estimator, "feature_names_in_", None), FeatureLayout.plain(n_features))
+
+    @property
+    def words(self) -> dict[str, str] | None:
+        """The kind of each column in plain words; None for arrays of numbers."""
+        if self.encoding is not None:
+            return self.encoding.words
+        return None if self.names is None else dict.fromkeys(map(str, self.names), NUMBER)
 
 
 @dataclass(frozen=True)

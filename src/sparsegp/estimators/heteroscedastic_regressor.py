@@ -49,6 +49,7 @@ class HeteroscedasticGPRegressor(Estimator):
     time_budget : seconds that `fit` may take. Learning ends in time for inference, but that is from all rows: it takes
         a few passes over them however short the budget is.
     trend : "auto" | "linear" | "constant" | None, of f, as in SparseGPRegressor.
+    categorical, columns : what is known of columns, as in SparseGPRegressor.
 
     Attributes
     ----------
@@ -80,6 +81,8 @@ class HeteroscedasticGPRegressor(Estimator):
         time_budget: float | None = None,
         trend: str | None = "auto",
         normalize: bool = True,
+        categorical: Any = "auto",
+        columns: Any = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -101,6 +104,8 @@ class HeteroscedasticGPRegressor(Estimator):
         self.time_budget = time_budget
         self.trend = trend
         self.normalize = normalize
+        self.categorical = categorical
+        self.columns = columns
         self.random_state = random_state
         self.verbose = verbose
 
@@ -194,7 +199,7 @@ class HeteroscedasticGPRegressor(Estimator):
     def _scaled(self, inducing: Any, data: Opened) -> Any:
         if isinstance(inducing, str):
             return inducing
-        return data.scaling.inputs(checks.inducing_array(inducing, data.columns.n_features))
+        return data.scaling.inputs(checks.inducing_array(inducing, data.columns.layout.n_features))
 
     def partial_fit(
         self,

@@ -16,9 +16,21 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from sparsegp.cluster.client import connected
-from sparsegp.cluster.shares import scanned
+from sparsegp.cluster.shares import read_encoded_on
 from sparsegp.core.block import Block, MemoryRows, Rows
-from sparsegp.data import Batch, FeatureLayout, Scan, Source, SourceRows, open_source, scan, to_block
+from sparsegp.data import (
+    Batch,
+    FeatureLayout,
+    Scan,
+    Source,
+    SourceRows,
+    open_source,
+    read_encoded,
+    scan,
+    to_block,
+    with_encoding,
+)
+from sparsegp.data.scan import say_without_target
 from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
@@ -32,10 +44,12 @@ from sparsegp.learn.trace import is_over
 @dataclass(frozen=True)
 class OpeningOptions:
     """`most_entries`: numbers in X beyond which rows stay where they are, 128 MB as float64, two million rows of eight
-    columns. `scan_fraction`: of a time budget, after which the scan ends and the rows read so far must do."""
+    columns. `scan_fraction`: of a time budget, after which the scan ends and the rows read so far must do;
+    `survey_fraction`: of that, after which columns have been looked at."""
 
     most_entries: int = 2**24
     scan_fraction: float = 0.3
+    survey_fraction: float = 0.4
 
 
 @dataclass(frozen=True)
@@ -111,9 +125,14 @@ def opened(
         if given.blocks is not None:
             raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
         with connected(where) as client:
-            yield _on_cluster(client, estimator, given.source(), seed, like, scaling)
+            source = given.source() if scaling is None else _like_fit(estimator, given.source())
+            yield _on_cluster(client, estimator, source, seed, like, scaling)
         return
-    source = _large_source(given, options, arrays=streams_arrays) if can_stream and given.blocks is None else None
+    source = (
+        _large_source(estimator, given, options, arrays=streams_arrays, is_first=scaling is None)
+        if can_stream and given.blocks is None
+        else None
+    )
     yield (
         _in_memory(estimator, given, like, scaling)
         if source is None
@@ -143,7 +162,14 @@ def cluster_of(given: Given) -> Any:
         return None
 
 
-def _large_source(given: Given, options: OpeningOptions, *, arrays: bool) -> Source | None:
+def _like_fit(estimator: Any, source: Source) -> Source:
+    """More rows with the encoding of the fit."""
+    return with_encoding(source, estimator.fitted_.columns.encoding)
+
+
+def _large_source(
+    estimator: Any, given: Given, options: OpeningOptions, *, arrays: bool, is_first: bool
+) -> Source | None:
     """The data as a source if they are too many for memory, or if only a pass over them can tell."""
     source = checks.source_of(
         given.X, given.y, target=given.target, noise_var=given.noise_var, sample_weight=given.sample_weight
@@ -153,6 +179,8 @@ def _large_source(given: Given, options: OpeningOptions, *, arrays: bool) -> Sou
             return None
         features, y = checks.split_target(given.X, given.y, given.target)
         source = open_source(features, y, noise_var=given.noise_var, sample_weight=given.sample_weight)
+    if not is_first:
+        source = _like_fit(estimator, source)
     is_small = source.n_rows is not None and source.n_rows * source.n_features <= options.most_entries
     return None if is_small else source
 
@@ -183,10 +211,15 @@ def _scanned(
     scaling: Scaling | None,
 ) -> Opened:
     """A source that is read anew in every pass, or its sample if that is all of it, or all there was time to read."""
-    until = budget.deadline(options.scan_fraction)
-    sample_rows = max(1, options.most_entries // source.n_features)
+    until, survey_until = (budget.deadline(share * options.scan_fraction) for share in (1.0, options.survey_fraction))
     started = budget.clock()
-    found = scan(source, np.random.default_rng((seed, 1)), sample_rows, lambda: is_over(until))
+
+    def scanned_rows(source: Source) -> Scan:
+        sample_rows = max(1, options.most_entries // source.n_features)
+        return scan(source, np.random.default_rng((seed, 1)), sample_rows, lambda: is_over(until))
+
+    source, found = read_encoded(source, checks.asked_of(estimator), scanned_rows, lambda: is_over(survey_until))
+    say_without_target(found.n_without_target, found.n_rows + found.n_weightless + found.n_without_target)
     columns, n_read = Columns.of_source(source), found.n_rows + found.n_weightless
     if not (found.is_complete or found.was_cut):
         budget.read_seconds = (budget.clock() - started) / max(n_read, 1)
@@ -202,9 +235,13 @@ def _scanned(
 def _on_cluster(
     client: Any, estimator: Any, source: Source, seed: int, like: Tensor, scaling: Scaling | None
 ) -> Opened:
-    """Two passes over the source; afterwards only the rows in the scaling of the model are held on the workers."""
-    shares = scanned(client, source, seed)
+    """Two passes over the source; afterwards only the rows in the scaling of the model are held on the workers.
+
+    Columns that are no numbers are looked at in one pass more, or two.
+    """
+    source, shares = read_encoded_on(client, source, checks.asked_of(estimator), seed)
     found = shares.scan
+    say_without_target(found.n_without_target, found.n_rows + found.n_weightless + found.n_without_target)
     scaling = scaling or _scaling(found, source.layout, normalize=estimator.normalize)
     rows = shares.load(scaling, like.dtype)
     return Opened(rows, scaling, Columns.of_source(source), found.n_rows + found.n_weightless)

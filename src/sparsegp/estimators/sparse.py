@@ -18,7 +18,7 @@ from sparsegp.cluster.shares import sum_over
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.predictive import Array
-from sparsegp.data import open_source
+from sparsegp.data import open_source, with_encoding
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.estimators import checks
 from sparsegp.estimators.estimator import Estimator
@@ -90,6 +90,10 @@ class SparseGPRegressor(Estimator):
     window : `partial_fit` keeps the last `window` rows and forgets older ones, exactly.
     half_life : `partial_fit` lets a row count half after this many rows.
     clip_variances : "nystrom" only: clip its negative variances instead of raising an error.
+    categorical : "auto", or a list of columns that are categories though they hold numbers. Text, categories of pandas
+        and polars, booleans, dates and missing values are found in any case; `info_["columns"]` says as what.
+    columns : mapping from columns to "number", "category", "date" or "ignore", or to the list of all levels of a
+        category in their order; what is not named is found (docs/columns.md).
     device, dtype : where and in which precision the passes over rows run; everything M x M is float64.
 
     Attributes
@@ -122,6 +126,8 @@ class SparseGPRegressor(Estimator):
         window: int | None = None,
         half_life: float | None = None,
         clip_variances: bool = False,
+        categorical: Any = "auto",
+        columns: Any = None,
         device: str = "cpu",
         dtype: str = "float64",
         random_state: Any = None,
@@ -146,6 +152,8 @@ class SparseGPRegressor(Estimator):
         self.window = window
         self.half_life = half_life
         self.clip_variances = clip_variances
+        self.categorical = categorical
+        self.columns = columns
         self.device = device
         self.dtype = dtype
         self.random_state = random_state
@@ -329,7 +337,7 @@ class SparseGPRegressor(Estimator):
     ) -> Problem:
         inducing = self.inducing
         if not isinstance(inducing, str):
-            inducing = data.scaling.inputs(checks.inducing_array(inducing, data.columns.n_features))
+            inducing = data.scaling.inputs(checks.inducing_array(inducing, data.columns.layout.n_features))
         options = replace(
             self.fit_options.steps,
             exact_pass=self.inference == "exact",
@@ -508,10 +516,12 @@ class SparseGPRegressor(Estimator):
         """Each worker sums up what it reads; for "pitc" and "block-pep" a partition, file or row group is a block."""
         if given.blocks is not None:
             raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
-        model, features = self.model_, None if given.target is None else checks.column_names(self)
+        model, features = self.model_, None if given.target is None else checks.input_names(self)
         named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
         source = open_source(given.X, given.y, target=given.target, features=features, **named)
-        checks.require_width(self, source.n_features)
+        if self.fitted_.columns.encoding is None:
+            checks.require_width(self, source.n_features)
+        source = with_encoding(source, self.fitted_.columns.encoding)
         task = RowSumOf(model.filter_state.prior)
         with connected(where) as cluster:
             found = sum_over(cluster, source, self.scaling_, task, self._like.dtype)
@@ -568,6 +578,11 @@ class SparseGPRegressor(Estimator):
         if not isinstance(other, SparseGPRegressor):
             raise InputError(f"merge takes another fitted SparseGPRegressor; got {type(other).__name__}.")
         check_is_fitted(other)
+        if self.fitted_.columns.encoding != other.fitted_.columns.encoding:
+            raise FingerprintError(
+                "Models can only be merged when their columns became numbers in the same way; these have met other "
+                "levels, dates or missing values. Give the rows of both to one fit, or fill `without_rows()` of one."
+            )
         merged = self.model_.merge(other.model_) if self.scaling_.same_as(other.scaling_) else None
         if merged is None:
             raise FingerprintError(
