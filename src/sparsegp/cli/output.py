@@ -49,6 +49,13 @@ def print_json(result: Any) -> None:
     print(json.dumps(result))
 
 
+def say(text: str) -> None:
+    """A sentence of the result, for people."""
+    from rich.console import Console
+
+    Console(highlight=False, markup=False, emoji=False).print(shown(text, keep="\n"))
+
+
 def note(text: str) -> None:
     """Something to know, beside the result."""
     print(shown(text, keep="\n"), file=sys.stderr)

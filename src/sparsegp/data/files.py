@@ -32,12 +32,14 @@ _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 class Files:
     """Paths of files, folders or globs, and how CSV among them is written where that is not to be found in it.
 
-    Everything that takes a path takes this, too. `text`: columns that are text whatever they look like.
+    Everything that takes a path takes this, too. `text`: columns that are text whatever they look like. `only`: the
+    input columns; None: all that are nothing else.
     """
 
     paths: tuple[Path, ...]
     dialect: Dialect = field(default_factory=Dialect)
     text: frozenset[str] = frozenset()
+    only: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, X: Any) -> "Files | None":
@@ -55,6 +57,7 @@ class Files:
 
     def open(self, roles: Roles, batch_rows: int | None = None) -> "FileSource":
         """The rows of all paths. The content of a file tells what it is."""
+        roles = replace(roles, features=self.only if roles.features is None else roles.features)
         found = [file for path in self.paths for file in files_in(path)]
         if not found:
             raise InputError(
@@ -135,13 +138,14 @@ class Part:
 class FileSource(FromTable):
     """Files with the same columns. At most one batch and the pages it came from are in memory.
 
-    `unused`: columns that are there and were not asked for.
+    `names`: all columns that are there; `also`: those of them that are read beside what the columns of the rows are.
     """
 
     parts: tuple[Part, ...]
     columns: Columns
     batch_rows: int | None = None
-    unused: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
     @classmethod
     def open(
@@ -157,9 +161,28 @@ class FileSource(FromTable):
         columns = first.choose(roles)
         for header in others:
             header.require_like(first, columns, roles)
-        left_out = [name for name in first.types if name not in columns.all]
-        _point_out_index(first, [name for name in left_out if name in first.hidden], roles)
-        return cls(tuple(parts), columns, batch_rows, tuple(name for name in left_out if name not in first.hidden))
+        _point_out_index(first, roles)
+        return cls(tuple(parts), columns, batch_rows, tuple(first.types))
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Columns that are there and not read; those without a name of their own are not counted."""
+        return tuple(name for name in self.names if name not in self._read and not _UNNAMED.fullmatch(name))
+
+    @property
+    def _read(self) -> list[str]:
+        read = self.columns.all
+        return [*read, *(name for name in self.also if name not in read)]
+
+    def keeping(self, names: Sequence[str]) -> "FileSource":
+        """The same rows, with the columns of these names beside the others; where types are guessed, they are text."""
+        text = [name for name in names if name not in self.columns.all]
+        for part in self.parts:
+            header = part.header(Roles(None))
+            for name in names:
+                header.require(name, f"column {name!r} to keep")
+        parts = tuple(replace(part, file=part.file.with_text(text)) for part in self.parts)
+        return replace(self, parts=parts, also=tuple(names))
 
     @property
     def n_rows(self) -> int | None:
@@ -186,7 +209,7 @@ class FileSource(FromTable):
         step = self.batch_rows or rows_per_batch(self.n_features)
         for part in self.parts:
             place = Place(label(part.file.path), part.file.first_row)
-            for table, group in part.read(self.columns.all, step):
+            for table, group in part.read(self._read, step):
                 if group != place.group:
                     place = Place(place.name, place.start, group)
                 yield Piece(table, place)
@@ -203,8 +226,8 @@ def _require_one_kind(files: Sequence[TableFile]) -> None:
         )
 
 
-def _point_out_index(header: Header, hidden: list[str], roles: Roles) -> None:
-    unnamed = [name for name in hidden if _UNNAMED.fullmatch(name) and not name.startswith("__index")]
+def _point_out_index(header: Header, roles: Roles) -> None:
+    unnamed = [name for name in header.hidden if _UNNAMED.fullmatch(name) and not name.startswith("__index")]
     if unnamed and roles.features is None:
         warnings.warn(
             f"Column {unnamed[0]!r} of {header.where} has no name of its own: it looks like a stored row number and "

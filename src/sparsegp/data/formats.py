@@ -216,7 +216,7 @@ class JsonLinesFile(_Typed):
     n_rows = None
 
     def with_text(self, names: Collection[str]) -> "JsonLinesFile":
-        return replace(self, text=frozenset(names))
+        return replace(self, text=self.text | {*names})
 
     @cached_property
     def schema(self) -> Any:

@@ -63,7 +63,7 @@ class CsvFile:
         return [self]
 
     def with_text(self, names: Collection[str]) -> "CsvFile":
-        return replace(self, text=frozenset(names))
+        return replace(self, text=self.text | {*names})
 
     @property
     def label(self) -> str:

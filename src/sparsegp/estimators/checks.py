@@ -6,7 +6,6 @@ Messages say which row and column to look at.
 import warnings
 from collections.abc import Sequence
 from copy import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from sparsegp.data import (
     Asked,
     Batch,
     Encoding,
+    Files,
     Place,
     Source,
     is_read_in_batches,
@@ -226,8 +226,8 @@ def new_inputs(estimator: Any, X: Any) -> Array:
         require_finite(X, None)
         return X  # type: ignore[no-any-return]
     encoding, names = estimator.fitted_.columns.encoding, column_names(estimator)
-    if isinstance(X, str | Path):
-        source = with_encoding(open_inputs(Path(X), input_names(estimator)), encoding)
+    if Files.of(X) is not None:
+        source = with_encoding(open_inputs(X, input_names(estimator)), encoding)
         if encoding is None:
             require_width(estimator, source.n_features)
         rows = whole_batch(source).X
