@@ -272,7 +272,7 @@ def test_inputs_alone_are_read_by_name_in_every_kind_of_table(tmp_path):
     pq.write_table(rows, tmp_path / "rows.parquet")
     csv.write_csv(rows, tmp_path / "rows.tsv", csv.WriteOptions(delimiter="\t"))
     for name in ("rows.parquet", "rows.tsv"):
-        batches = list(table_columns.open_table(tmp_path / name, None, ["b", "a"], batch_rows=7))
+        batches = list(table_columns.open_table(table_columns.files([tmp_path / name]), None, ["b", "a"], batch_rows=7))
         assert max(map(len, batches)) <= 7
         np.testing.assert_array_equal(np.concatenate([b.X for b in batches]), np.column_stack([rows["b"], rows["a"]]))
 

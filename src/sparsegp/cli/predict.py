@@ -2,8 +2,11 @@
 
 import json
 import sys
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,16 +55,34 @@ def predict(
     source, kept = _with_kept(source, keep)
     if not kept:
         table_columns.say_unused(fitted, source)
-    n_rows = n_empty = 0
+    met = _Met()
     with _writer(output) as write, table_columns.named_columns():
-        for table, n_missing in _forecasts(fitted, source, kept, coverage):
+        for table in _forecasts(fitted, source, kept, coverage, met):
             write(table)
-            n_rows, n_empty = n_rows + table.num_rows, n_empty + n_missing
-    if n_empty:
-        note(f"{n_empty:,} of {n_rows:,} rows have missing values in columns that the model needs: no forecast there.")
+    met.say()
     if output is not None:
-        facts = {"rows": n_rows, "rows_without_forecast": n_empty, "coverage": coverage, "output": str(output)}
-        show("Predicted", facts, as_json)
+        facts = {"rows": met.rows, "rows_without_forecast": met.without_forecast, "coverage": coverage}
+        show("Predicted", {**facts, "output": str(output)}, as_json)
+
+
+@dataclass
+class _Met:
+    """Rows so far, those without a forecast, and in how many a column has a value that the fit has not met."""
+
+    rows: int = 0
+    without_forecast: int = 0
+    unmet: Counter[str] = field(default_factory=Counter)
+
+    def say(self) -> None:
+        if self.without_forecast:
+            note(
+                f"{self.without_forecast:,} of {self.rows:,} rows have missing values, of which the model has met "
+                "none: their forecasts are empty."
+            )
+        if self.unmet:
+            from sparsegp.data.encoding import unmet_words
+
+            note(unmet_words(self.unmet, self.rows))
 
 
 def _with_kept(source: "FileSource", keep: str | None) -> tuple["FileSource", list[str]]:
@@ -72,29 +93,38 @@ def _with_kept(source: "FileSource", keep: str | None) -> tuple["FileSource", li
     names = list(source.names) if names == [EVERY] and EVERY not in source.names else names
     clash = [name for name in names if name in FORECAST]
     if clash:
-        raise InputError(
-            f"--keep cannot keep {clash[0]!r}, a name of the forecasts. Rename that column first."
-        )
+        raise InputError(f"--keep cannot keep {clash[0]!r}, a name of the forecasts. Rename that column first.")
     return source.keeping(names), names
 
 
-def _forecasts(model: Any, source: "FileSource", kept: Sequence[str], coverage: float) -> Iterator[tuple[Any, int]]:
-    """Tables of the kept columns and the forecasts, and how many rows of each have no forecast."""
+def _forecasts(model: Any, source: "FileSource", kept: Sequence[str], coverage: float, met: _Met) -> Iterator[Any]:
+    """Tables of the kept columns and the forecasts, which are empty where a model of numbers finds none."""
     import numpy as np
     import pyarrow as pa
 
     encoding = table_columns.encoding_of(model)
     for piece in source.pieces():
-        X = piece.table.select(list(source.columns.inputs)) if encoding is not None else source.columns.batch(piece).X
-        known = np.ones(piece.table.num_rows, bool) if encoding is not None else ~np.isnan(X).any(axis=1)
-        found = np.full((len(FORECAST), piece.table.num_rows), np.nan)
-        if known.any():
-            rows = X if encoding is not None else X[known]
-            found[:2, known] = model.predict(rows, return_std=True)
-            found[2:, known] = model.predict_interval(rows, coverage)
+        table = piece.table.select(list(source.columns.inputs))
+        found = np.full((len(FORECAST), table.num_rows), np.nan)
+        if encoding is None:
+            X = source.columns.batch(piece).X
+            known = ~np.isnan(X).any(axis=1)
+            if known.any():
+                found[:, known] = _answers(model, X[known], coverage)
+        else:
+            met.unmet.update(encoding.unmet(encoding.encode(table)))
+            found[:] = _answers(model, table, coverage)
+        met.rows, met.without_forecast = met.rows + table.num_rows, met.without_forecast + int(np.isnan(found[0]).sum())
         columns = {name: piece.table.column(name) for name in kept}
         columns |= {name: pa.array(values, from_pandas=True) for name, values in zip(FORECAST, found, strict=True)}
-        yield pa.table(columns), int((~known).sum())
+        yield pa.table(columns)
+
+
+def _answers(model: Any, X: Any, coverage: float) -> tuple[Any, ...]:
+    """Mean, std and both ends of the interval; values that the fit has not met are counted for all rows at once."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Values that the fit has not met")
+        return (*model.predict(X, return_std=True), *model.predict_interval(X, coverage))
 
 
 def _loaded(path: Path) -> Any:

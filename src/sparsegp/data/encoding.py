@@ -89,6 +89,10 @@ class Encoding:
             place += width
         return X
 
+    def of_matrix(self, X: Array) -> Array:
+        """The numbers of a matrix whose columns are those of the fit, in their order."""
+        return self.encode(matrix_table(X, self.names))
+
     def unmet(self, X: Array) -> dict[str, int]:
         """Of encoded rows: by column, in how many rows its value is none that the fit has met."""
         counts = {name: int(np.count_nonzero(X[:, place])) for name, place in self._reserves.items()}

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from sparsegp.data import (
     Asked,
     Batch,
-    Encoding,
     Files,
     Place,
     Source,
@@ -28,11 +27,9 @@ from sparsegp.data import (
 )
 from sparsegp.data.arrays import ArraySource, require_unmasked
 from sparsegp.data.batches import USABLE_WEIGHTS, usable_weights
-from sparsegp.data.columns import LIKELY_REASON, Header
-from sparsegp.data.columns import Columns as Selected
-from sparsegp.data.encoding import matrix_table, unmet_words
+from sparsegp.data.columns import LIKELY_REASON
+from sparsegp.data.inputs import InputColumns, is_named_table
 from sparsegp.data.scan import say_without_target, with_target
-from sparsegp.data.tables import TableSource, is_table, to_arrow
 from sparsegp.errors import InputError
 from sparsegp.estimators.fitted import Columns
 
@@ -93,14 +90,6 @@ def source_of(
     return open_source(X, y, target=target, features=features, noise_var=noise_var, sample_weight=sample_weight)
 
 
-def is_named_table(X: Any) -> bool:
-    """A table whose columns have names. A frame of numbers whose columns are numbered is an array to scikit-learn."""
-    if not is_table(X):
-        return False
-    names = getattr(X, "column_names", None) or getattr(X, "columns", ())
-    return all(isinstance(name, str) for name in names) or any(kind.kind == "O" for kind in X.dtypes)
-
-
 def target_vector(y: Any) -> Array:
     """Targets of a table that are given apart from it."""
     require_unmasked(y, "y")
@@ -136,27 +125,27 @@ def later_batch(
 ) -> Batch:
     """More rows for an estimator that was fitted; there may be none."""
     is_ready = target is None and is_plain(estimator, X) and type(y) is np.ndarray and y.dtype == np.float64
-    encoding = estimator.fitted_.columns.encoding
+    columns = input_columns(estimator)
+    encoding = columns.encoding
     if not (is_ready and y.shape == X.shape[:1]):
+        known = columns.known(X) if target is None and columns.takes(X) else X
         given = {"target": target, "noise_var": noise_var, "sample_weight": sample_weight}
-        source = source_of(_known_columns(estimator, X, target), y, **given, features=input_names(estimator))
+        source = source_of(known, y, **given, features=columns.needed)
         if source is not None:
             if encoding is None:
                 require_width(estimator, source.n_features)
             batch = _whole_or_none(with_encoding(source, encoding))
-            say_unmet(encoding, batch.X)
+            columns.say_unmet(batch.X)
             return batch
         X, y = _validated(estimator, *split_target(X, y, target), reset=False, ensure_min_samples=0)
     if encoding is None:
         require_finite(X, column_names(estimator))
     else:
-        X = encoding.encode(matrix_table(X, encoding.names))
-        say_unmet(encoding, X)
+        X = encoding.of_matrix(X)
+        columns.say_unmet(X)
+    batch = batch_of(X, y, noise_var, sample_weight)
+    say_without_target(int(np.isnan(y).sum()), len(y)) if len(y) else None
     require_finite_target(y)
-    batch = batch_of(X, np.asarray(y, dtype=np.float64), noise_var, sample_weight)
-    missing = np.isnan(batch.y)
-    if missing.any():
-        say_without_target(int(missing.sum()), len(batch))
     return with_target(batch)
 
 
@@ -167,35 +156,11 @@ def _whole_or_none(source: Source) -> Batch:
     return whole_batch(source)
 
 
-def input_names(estimator: Any) -> Any:
-    """The columns that the model looks at, by name."""
-    columns = estimator.fitted_.columns
-    return columns.names if columns.encoding is None or columns.names is None else columns.encoding.needed
-
-
-def _known_columns(estimator: Any, X: Any, target: str | None = None) -> Any:
-    """A table without the columns that the model does not know, of which it says so."""
-    names = column_names(estimator)
-    if target is not None or names is None or not is_named_table(X):
-        return X
-    table = to_arrow(X)
-    known = list(map(str, input_names(estimator)))
-    header = Header.of(table.schema, "the table")
-    for name in known:
-        header.require(name, f"column {name!r} of the fit")
-    target_name = estimator.fitted_.target
-    extra = [name for name in table.schema.names if name not in set(map(str, names)) and name != target_name]
-    if extra:
-        shown = ", ".join(map(repr, extra[:5])) + (f" and {len(extra) - 5} more" if len(extra) > 5 else "")
-        warnings.warn(f"Columns that the model was not fitted with are ignored: {shown}.", stacklevel=4)
-    return table.select(known)
-
-
-def say_unmet(encoding: Encoding | None, X: Array) -> None:
-    """A warning where rows have values that the fit has not met."""
-    unmet = {} if encoding is None else encoding.unmet(X)
-    if unmet:
-        warnings.warn(unmet_words(unmet, len(X)), stacklevel=4)
+def input_columns(estimator: Any) -> InputColumns:
+    """The columns of the fit."""
+    fitted = estimator.fitted_
+    names = fitted.columns.names
+    return InputColumns(None if names is None else tuple(map(str, names)), fitted.columns.encoding, fitted.target)
 
 
 def require_width(estimator: Any, n_features: int) -> None:
@@ -224,25 +189,26 @@ def new_inputs(estimator: Any, X: Any) -> Array:
     check_is_fitted(estimator)
     if is_plain(estimator, X):
         require_finite(X, None)
-        return X  # type: ignore[no-any-return]
-    encoding, names = estimator.fitted_.columns.encoding, column_names(estimator)
+        return X
+    columns = input_columns(estimator)
+    encoding = columns.encoding
     if Files.of(X) is not None:
-        source = with_encoding(open_inputs(X, input_names(estimator)), encoding)
+        source = with_encoding(open_inputs(X, columns.needed), encoding)
         if encoding is None:
             require_width(estimator, source.n_features)
         rows = whole_batch(source).X
-    elif names is not None and is_named_table(X):
-        table = _known_columns(estimator, X)
-        if table.num_rows == 0:
+        columns.say_unmet(rows)
+    elif columns.takes(X):
+        rows = columns.matrix(X)
+        if not len(rows):
             raise InputError("Found array with 0 sample(s): there are no rows to predict. A minimum of 1 is required.")
-        source = with_encoding(TableSource.like(table, Selected(tuple(table.schema.names), None)), encoding)
-        rows = np.concatenate([batch.X for batch in source])
     else:
         rows = validate_data(estimator, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
-        rows = rows if encoding is None else encoding.encode(matrix_table(rows, encoding.names))
-    say_unmet(encoding, rows)
-    require_finite(rows, names if encoding is None else encoding.labels)
-    return rows  # type: ignore[no-any-return]
+        if encoding is not None:
+            rows = encoding.of_matrix(rows)
+            columns.say_unmet(rows)
+    require_finite(rows, columns.needed if encoding is None else encoding.labels)
+    return rows
 
 
 def is_plain(estimator: Any, X: Any) -> bool:

@@ -21,6 +21,7 @@ from sparsegp.estimators import record_parts as parts
 from sparsegp.estimators.fitted import Columns, Fitted
 from sparsegp.files import kernels as kernel_records
 from sparsegp.files import schema
+from sparsegp.files.column_codes import describe_encoding, restore_encoding
 from sparsegp.files.kernels import Classes
 from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
@@ -56,9 +57,10 @@ def describe(estimator: Any) -> schema.Model:
         estimator=None if estimator.kind == kind else estimator.kind,
         **_described_parameters(estimator.get_params(deep=False)),
         columns=schema.Columns(
-            count=int(columns.n_features),
+            count=int(columns.layout.n_features),
             names=None if columns.names is None else list(map(str, columns.names)),
             target=fitted.target,
+            encoding=None if columns.encoding is None else describe_encoding(columns.encoding),
         ),
         scaling=schema.Scaling(
             input_mean=scaling.x_mean,
@@ -93,23 +95,26 @@ def restore(record: schema.Model, estimators: Mapping[str, type[Any]], classes: 
     if not len(scaling.x_mean) == len(scaling.x_scale) == record.columns.count:
         raise ModelFileError(f"the scaling is not that of {record.columns.count} columns")
     kernel = kernel_records.restore(record.kernel, classes)
-    names = record.columns.names
     fitted = Fitted(
         _RESTORED[record.kind](record, kernel, scaling, classes),
         scaling,
         _restored_info(record),
         record.rows_seen,
-        Columns(
-            record.columns.count,
-            None if names is None else np.array(names, dtype=object),
-            FeatureLayout.plain(record.columns.count),
-        ),
+        _restored_columns(record.columns),
         record.columns.target,
         tuple(record.seen_batches or ()),
         None if record.calibration is None else parts.restore_calibration(record.calibration, record.columns.count),
     )
     estimator.assign(fitted)
     return estimator
+
+
+def _restored_columns(record: schema.Columns) -> Columns:
+    names = None if record.names is None else np.array(record.names, dtype=object)
+    if record.encoding is None:
+        return Columns(record.count, names, FeatureLayout.plain(record.count))
+    encoding = restore_encoding(record.encoding, record.count)
+    return Columns(len(encoding.codes), names, encoding.layout, encoding)
 
 
 def _restored_info(record: schema.Model) -> dict[str, Any]:

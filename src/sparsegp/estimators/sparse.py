@@ -516,7 +516,7 @@ class SparseGPRegressor(Estimator):
         """Each worker sums up what it reads; for "pitc" and "block-pep" a partition, file or row group is a block."""
         if given.blocks is not None:
             raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
-        model, features = self.model_, None if given.target is None else checks.input_names(self)
+        model, features = self.model_, None if given.target is None else checks.input_columns(self).needed
         named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
         source = open_source(given.X, given.y, target=given.target, features=features, **named)
         if self.fitted_.columns.encoding is None:

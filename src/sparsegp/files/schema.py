@@ -24,6 +24,19 @@ FLOATS, INTEGERS, NUMBERS = "f", "iu", "fiub"
 
 SPARSE, LEARNED_NOISE, COMMITTEE = "sparse", "learned_noise", "committee"
 INDUCING, LOCAL, EXACT, NYSTROM = "inducing", "local", "exact", "nystrom"
+VALUE, INDICATORS, POINTS, CIRCLES, LEFT_OUT = "value", "indicators", "points", "circles", "left_out"
+COLUMN_KINDS = (
+    "number",
+    "boolean",
+    "category",
+    "ordered category",
+    "date",
+    "time of day",
+    "constant",
+    "empty",
+    "identifier",
+    "ignored",
+)
 
 
 def entry(meaning: str, *, shape: str | None = None, kinds: str = FLOATS, words: Sequence[str] = ()) -> Any:
@@ -38,12 +51,31 @@ def optional(meaning: str, *, shape: str | None = None, kinds: str = FLOATS, wor
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColumnCode:
+    """How one column of a table becomes numbers of X, side by side; see "Columns that are no numbers"."""
+
+    name: str = entry("of the column")
+    kind: str = entry("what it is, for people", words=COLUMN_KINDS)
+    form: str = entry("which numbers it becomes", words=(VALUE, INDICATORS, POINTS, CIRCLES, LEFT_OUT))
+    was_missing: bool = entry("whether values were missing in the fit")
+    mean: float | None = optional("of value: of all that are not missing; of circles: in days since 1970")
+    levels: list[str] | None = optional("of indicators and points: the levels, as text")
+    rare: list[str] | None = optional("levels that are taken together")
+    points: Array | None = optional("of points: that of each level", shape="L")
+    centre: float | None = optional("of points: that of rare levels and of levels that are not known")
+    missing_point: float | None = optional("of points: that of missing values")
+    cycles: list[str] | None = optional("of circles: day, week, year")
+    zone: str | None = optional("of circles: the time zone in which days begin")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Columns:
     """The columns that the model was fitted with."""
 
-    count: int = entry("D, the number of columns of X")
-    names: list[str] | None = optional("their names, in order")
+    count: int = entry("D, the number of columns of X, after `encoding` where there is one")
+    names: list[str] | None = optional("names of the columns of the table, in order")
     target: str | None = optional("name of the column of y")
+    encoding: list[ColumnCode] | None = optional("how the columns of the table become those of X; missing: they are")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,6 +466,7 @@ class Model:
 RECORDS: tuple[type[Any], ...] = (
     Model,
     Columns,
+    ColumnCode,
     Scaling,
     Kernel,
     KernelNode,

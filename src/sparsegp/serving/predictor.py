@@ -9,8 +9,11 @@ import numpy as np
 
 from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
+from sparsegp.data.encoding import Encoding
+from sparsegp.data.inputs import InputColumns
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files import calibration_parts, model_file
+from sparsegp.files.column_codes import restore_encoding
 from sparsegp.files.schema import INDUCING, SPARSE, Kernel, Model, Scaling, Trend
 from sparsegp.serving import covariance
 from sparsegp.serving.covariance import Array
@@ -52,7 +55,8 @@ def _is_light(model: Model) -> bool:
 
 def _tried_out(found: "Predictor") -> "Predictor":
     """A file that loads predicts: one row, so that parts that do not fit together are found here."""
-    mean, std = found.predict(found._scaling.input_mean[None], return_std=True)
+    mean, var = found._both(found._scaling.input_mean[None])
+    std = found._units(found._scaling.input_mean[None], mean, var)
     if mean.shape != (1,) or not np.isfinite([mean, std]).all():
         raise ValueError(f"the prediction of one row came out as {mean}, {std}")
     return found
@@ -93,6 +97,7 @@ class Predictor:
     """
 
     n_features_in_: int
+    """Columns of the user's table."""
     feature_names_in_: list[str] | None
     noise_var_: float
     n_samples_seen_: int
@@ -107,6 +112,7 @@ class Predictor:
     _shape: Shape = field(repr=False)
     _scale: LocalScale | None = field(repr=False)
     _trend: Trend | None = field(repr=False)
+    _encoding: Encoding | None = field(repr=False)
 
     @classmethod
     def _of(cls, model: Model) -> "Predictor":
@@ -114,12 +120,14 @@ class Predictor:
         if posterior is None or posterior.inducing is None:
             raise ValueError("the model lacks its inducing values")
         values, found = posterior.inducing, model.calibration
+        codes = model.columns.encoding
+        encoding = None if codes is None else restore_encoding(codes, model.columns.count)
         size, total = len(values.inputs), len(values.mean)
         inner = _solved(_lower(values.prior_cholesky, size), np.eye(size))
         whiten = np.eye(total)
         whiten[:size, :size] = inner
         return cls(
-            n_features_in_=model.columns.count,
+            n_features_in_=model.columns.count if encoding is None else len(encoding.codes),
             feature_names_in_=model.columns.names,
             noise_var_=model.noise_var,
             n_samples_seen_=model.rows_seen,
@@ -134,7 +142,13 @@ class Predictor:
             _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
             _scale=_restored_scale(model),
             _trend=posterior.trend,
+            _encoding=encoding,
         )
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How the columns of a table become numbers; None where they are numbers."""
+        return self._encoding
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
         """Mean of y at the rows of X, with its standard deviation on request; `latent`: of the noise-free function."""
@@ -226,20 +240,21 @@ class Predictor:
         return whole @ self._weights, np.maximum(var, SMALLEST_VARIANCE * prior_var)
 
     def _checked(self, X: Any) -> Array:
-        names = getattr(X, "columns", None)
-        if names is not None and self.feature_names_in_ is not None and list(names) != list(self.feature_names_in_):
-            raise InputError(
-                f"X must have the columns of the fit in their order, {', '.join(self.feature_names_in_)}; got "
-                f"{', '.join(map(str, names))}."
-            )
+        columns = InputColumns(self.feature_names_in_, self._encoding, self.target_name_in_)
+        rows = columns.matrix(X) if columns.takes(X) else self._numbers(X)
+        if not np.isfinite(rows).all():
+            raise InputError("X has values that are not finite (NaN or infinity): fill or drop those rows first.")
+        return rows
+
+    def _numbers(self, X: Any) -> Array:
+        """A matrix without names."""
         try:
             rows = np.asarray(X, dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"X must be a matrix of numbers with {self.n_features_in_} columns; got {type(X).__name__} ({error})."
+                f"X must be a matrix of numbers with {self.n_features_in_} columns, or a table with the columns of the "
+                f"fit; got {type(X).__name__} ({error})."
             ) from None
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise InputError(f"X must be a matrix with {self.n_features_in_} columns; got the shape {rows.shape}.")
-        if not np.isfinite(rows).all():
-            raise InputError("X has values that are not finite (NaN or infinity): fill or drop those rows first.")
-        return rows
+        return rows if self._encoding is None else self._encoding.of_matrix(rows)
