@@ -252,10 +252,10 @@ def test_names_that_complete_are_those_of_the_package():
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("words.csv", "a,b,y\n1,red,2\n", "'b' .* expected numbers"),
+        ("words.csv", "a,b,y\n1,2,red\n", "target='y' .* expected numbers"),
         ("empty.csv", "", "cannot be read"),
-        ("gap.csv", "a,b,y\n1,2,3\n1,,3\n", "row 1: column 'b'"),
-        ("rows.txt", "a,b,y\n1,2,3\n", "cannot be read"),
+        ("infinite.csv", "a,b,y\n1,2,3\n1,inf,3\n", "row 1: column 'b'"),
+        ("page.csv", "<html>", "is a web page"),
         ("no_rows.csv", "a,b,y\n", "no rows"),
         ("missing.csv", "a,b,yy\n1,2,3\n", "Did you mean 'yy'"),
     ],

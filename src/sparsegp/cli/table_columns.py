@@ -99,11 +99,8 @@ def open_for(model: Any, data: "Files", target: str | None, **options: Any) -> "
 
 def say_unused(model: Any, source: "FileSource", *others: str | None) -> None:
     """Columns of the table that the model does not know are ignored, with a word."""
-    known = {
-        *map(str, getattr(model, "feature_names_in_", None) or ()),
-        getattr(model, "target_name_in_", None),
-        *others,
-    }
+    names = getattr(model, "feature_names_in_", None)
+    known = {*(() if names is None else map(str, names)), model.target_name_in_, *others}
     unused = [name for name in source.unused if name not in known]
     if unused:
         more = f" and {len(unused) - _MOST_NAMES} more" if len(unused) > _MOST_NAMES else ""
