@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparsegp.cli import options, table_columns
-from sparsegp.cli.output import note, say, show
+from sparsegp.cli.output import note, print_json, say, show
 from sparsegp.cli.watch import INTERRUPTED, Watcher, watched
 from sparsegp.errors import InputError
 from sparsegp.whole_file import destination
@@ -141,8 +141,11 @@ def _fit_and_save(
         with files.locked(output):  # no update is between its reading and its writing
             model.save(output)
     seconds = time.perf_counter() - started
-    show("Fitted", _result(settings, model, watcher, output, seconds), as_json)
-    if not as_json:
+    result = _result(settings, model, watcher, output, seconds)
+    if as_json:
+        print_json(result)
+    else:
+        show("Fitted", {name: value for name, value in result.items() if name != "features"}, as_json)
         for sentence in told(model, target):
             say(sentence)
     if watcher.fraction < 1.0:
@@ -160,7 +163,7 @@ def _result(settings: Settings, model: Any, watcher: Watcher, output: Path, seco
         **({"chosen_because": choice["reason"]} if choice else {}),
         "rows": int(model.n_samples_seen_),
         "features": list(map(str, columns.names)),
-        **({} if columns.encoding is None else {"columns": columns.words}),
+        "columns": columns.words,
         "log_evidence": float(model.log_evidence_),
         "noise_std": float(model.noise_var_) ** 0.5,
         "kernel": repr(model.kernel_),
@@ -195,5 +198,6 @@ def told(model: Any, target: str) -> list[str]:
     else:
         sentences.append("No rows were left out to judge the model: sparsegp evaluate MODEL DATA scores it on others.")
     if choice:
-        sentences.append(f"Chosen: {choice['approximation']}, because {choice['reason']}.")
+        name, reason = choice["approximation"], choice["reason"]
+        sentences.append(f"Chosen: {reason}." if reason.startswith(name) else f"Chosen: {name}, because {reason}.")
     return sentences
