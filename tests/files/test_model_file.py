@@ -138,7 +138,7 @@ def test_column_names_and_scikit_learn_kernels_survive(path):
     loaded = sparsegp.load(path)
     assert list(loaded.feature_names_in_) == ["north", "east"]
     close(loaded.predict(frame[:9]), model.predict(frame[:9]))
-    with pytest.raises(ValueError, match="feature names"):
+    with pytest.raises(ValueError, match="column 'east' of the fit is not a column"):
         loaded.predict(frame.rename(columns={"east": "west"}))
 
 

@@ -228,7 +228,7 @@ def test_bad_batches_leave_the_model_as_it_was(approximation):
     bad_X[3, 1] = bad_y[2] = np.nan
     for rows, message in (
         ((bad_X, y[25:]), "X contains NaN: column 1, row 3"),
-        ((X[25:], bad_y), "y contains NaN at row 2"),
+        ((X[25:], np.where(np.isnan(bad_y), np.inf, bad_y)), "y contains inf at row 2"),
         ((X[25:, :1], y[25:]), "1 features, but SparseGPRegressor is expecting 2"),
         ((X[25:], y[26:]), "inconsistent"),
     ):
@@ -250,7 +250,7 @@ def test_column_names_must_stay():
     X, y = wave(40)
     frame = pd.DataFrame(X, columns=["east", "north"])
     gp = fixed("vfe").fit(frame[:20], y[:20])
-    with pytest.raises(ValueError, match="feature names should match"):
+    with pytest.raises(ValueError, match=r"column 'east' of the fit is not a column of the table\. .*'west'"):
         gp.partial_fit(frame[20:].rename(columns={"east": "west"}), y[20:])
     same_model(gp.partial_fit(frame[20:], y[20:]), fixed("vfe").fit(X, y))
 

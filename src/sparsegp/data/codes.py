@@ -64,6 +64,9 @@ class Code(Protocol):
     def write(self, column: Any, out: Array) -> None:
         """The numbers of an arrow column; `out` is zero before."""
 
+    def read(self, numbers: Array) -> NDArray[Any]:
+        """A number or a level for each row, as far as its numbers tell."""
+
 
 @dataclass(frozen=True)
 class Number:
@@ -93,6 +96,9 @@ class Number:
         missing = np.isnan(values)
         out[:, 0] = np.where(missing, self.mean, values) if missing.any() else values
         out[:, 1] = missing
+
+    def read(self, numbers: Array) -> NDArray[Any]:
+        return numbers[:, 0]
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,10 @@ class Category:
         place[found == MISSING] = self._n_known - 1 if self.was_missing else self._n_known
         place[found == UNSEEN] = self._n_known
         out[np.arange(len(place)), place] = 1.0
+
+    def read(self, numbers: Array) -> NDArray[Any]:
+        words = [*self.levels, *(["a rare level"] if self.rare else []), *(["missing"] if self.was_missing else [])]
+        return np.array([*words, "not seen before"])[numbers.argmax(axis=1)]
 
 
 @dataclass(frozen=True)
@@ -198,6 +208,9 @@ class Embedding:
             out[:, 1] += is_missing
         else:
             out[:, 2] = is_missing
+
+    def read(self, numbers: Array) -> NDArray[Any]:
+        return numbers[:, 0]
 
 
 RARE, MISSING, UNSEEN = -1, -2, -3
@@ -291,6 +304,12 @@ class Date:
         if self.was_missing:
             out[:, -1] = missing
 
+    def read(self, numbers: Array) -> NDArray[Any]:
+        if self.mean is not None:
+            return numbers[:, 0]
+        hours: Array = np.arctan2(numbers[:, 0], numbers[:, 1]) * 12.0 / math.pi % 24.0
+        return hours
+
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -308,3 +327,6 @@ class LeftOut:
 
     def write(self, column: Any, out: Array) -> None:
         raise InputError(f"Column {self.name!r} is left out.")
+
+    def read(self, numbers: Array) -> NDArray[Any]:
+        return np.zeros(len(numbers))

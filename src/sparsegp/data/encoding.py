@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparsegp.data.codes import Array, Code
+from sparsegp.data.codes import Array, Category, Code
 from sparsegp.data.layout import FeatureLayout
 from sparsegp.errors import InputError
 
@@ -92,6 +92,21 @@ class Encoding:
     def of_matrix(self, X: Array) -> Array:
         """The numbers of a matrix whose columns are those of the fit, in their order."""
         return self.encode(matrix_table(X, self.names))
+
+    def decoded(self, X: Array) -> dict[str, Any]:
+        """Of encoded rows: by column, a number or a level for each row, as far as the numbers tell."""
+        ends = np.cumsum(self.widths)
+        found = zip(self.codes, self.widths, ends, strict=True)
+        return {code.name: code.read(X[:, end - width : end]) for code, width, end in found if width}
+
+    def typical(self, X: Array) -> Array:
+        """A row of numbers in the middle of others: medians, and of categories the commonest level."""
+        row: Array = np.median(X, axis=0)
+        ends = np.cumsum(self.widths)
+        for code, width, end in zip(self.codes, self.widths, ends, strict=True):
+            if isinstance(code, Category):
+                row[end - width : end] = np.eye(width)[np.argmax(X[:, end - width : end].sum(axis=0))]
+        return row
 
     def unmet(self, X: Array) -> dict[str, int]:
         """Of encoded rows: by column, in how many rows its value is none that the fit has met."""

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, GREY, MOST_POINTS, ORANGE, label_axes, panels
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import blocks_at, checked_rows, column_names, inducing_of, spread_rows, without_names
+from sparsegp.estimators.diagnosis import (
+    blocks_at,
+    checked_rows,
+    column_names,
+    inducing_of,
+    origin_of,
+    spread_rows,
+    without_names,
+)
 
 MARGIN = 0.05
 
@@ -48,11 +56,11 @@ class PredictionDisplay:
         ax: Any = None,
     ) -> Self:
         """Predict along the column `feature`, over its range in X, and plot."""
-        rows, target = checked_rows(estimator, X, y)
+        estimator, rows, target = checked_rows(estimator, X, y)
         names = column_names(estimator)
         column = _column_number(feature, names)
         grid = _column_grid(rows[:, column], n_points)
-        at = _slice_rows(rows, [column], [grid])
+        at = _slice_rows(estimator, rows, [column], [grid])
         with without_names():
             mean, (lower, upper) = estimator.predict(at), estimator.predict_interval(at, coverage)
         shown = spread_rows(len(rows), MOST_POINTS)
@@ -121,13 +129,13 @@ class MapDisplay:
         ax: Any = None,
     ) -> Self:
         """Predict on a grid over two columns of X, and plot."""
-        rows, _ = checked_rows(estimator, X, y)
+        estimator, rows, _ = checked_rows(estimator, X, y)
         names = column_names(estimator)
         if len(names) < 2:
             raise InputError("A map needs two columns and this model has one: use PredictionDisplay.")
         first, second = (_column_number(feature, names) for feature in features)
         axes = _column_grid(rows[:, first], n_points), _column_grid(rows[:, second], n_points)
-        at = _slice_rows(rows, [first, second], [part.ravel() for part in np.meshgrid(*axes)])
+        at = _slice_rows(estimator, rows, [first, second], [part.ravel() for part in np.meshgrid(*axes)])
         with without_names():
             mean, std = estimator.predict(at, return_std=True)
         inducing = inducing_of(estimator) if len(names) == 2 else None
@@ -192,9 +200,10 @@ def _column_grid(values: Array, n_points: int) -> Array:
     return np.linspace(low - margin, high + margin, n_points)
 
 
-def _slice_rows(X: Array, columns: Sequence[int], values: Sequence[Array]) -> Array:
-    """Rows at the medians of X, with the given values in some columns."""
-    rows = np.tile(np.median(X, axis=0), (len(values[0]), 1))
+def _slice_rows(model: Any, X: Array, columns: Sequence[int], values: Sequence[Array]) -> Array:
+    """Rows at the medians of X, and at the commonest levels, with the given values in some columns."""
+    origin = origin_of(model)
+    rows = np.tile(np.median(X, axis=0) if origin is None else origin.typical(X), (len(values[0]), 1))
     for column, own in zip(columns, values, strict=True):
         rows[:, column] = own
     return rows

@@ -9,7 +9,7 @@ import numpy as np
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, label_axes, panels
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import checked_rows, column_names
+from sparsegp.estimators.diagnosis import checked_rows, user_columns
 from sparsegp.kernels import Kernel, Stationary
 from sparsegp.kernels.compose import Composite, Power
 
@@ -31,14 +31,14 @@ class RelevanceDisplay:
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
         """Relevances in units of the spread of X, and plot."""
-        rows, _ = checked_rows(estimator, X, y)
+        estimator, rows, _ = checked_rows(estimator, X, y)
         lengthscales = column_lengthscales(estimator.kernel_, rows.shape[1])
         if np.isinf(lengthscales).all():
             raise InputError(
                 f"The kernel {estimator.kernel_!r} has no lengthscales to compare columns by. Those of "
                 "'se', 'matern32', 'rq' and their sums and products have."
             )
-        return cls(rows.std(axis=0) / lengthscales, column_names(estimator)).plot(ax)
+        return cls(*column_relevance(estimator, rows, lengthscales)).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
         """Bars, the most relevant column on top (of many columns the first 20), on the given axes or on new ones."""
@@ -50,6 +50,13 @@ class RelevanceDisplay:
         self.ax_.invert_yaxis()
         label_axes(self.ax_, "std of the column / lengthscale", "")
         return self
+
+
+def column_relevance(model: Any, rows: Array, lengthscales: Array) -> tuple[Array, list[str]]:
+    """Of each column of the user, over the numbers that it became: the root of the sum of their squares."""
+    names, own = user_columns(model)
+    squares = np.bincount(own, np.square(rows.std(axis=0) / lengthscales), len(names))
+    return np.sqrt(squares), names
 
 
 def column_lengthscales(kernel: Kernel, n_features: int) -> Array:

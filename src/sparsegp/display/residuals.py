@@ -7,7 +7,7 @@ import numpy as np
 
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, GREEN, GREY, MOST_POINTS, ORANGE, label_axes, panels
-from sparsegp.estimators.diagnosis import checked_rows, column_names, spread_rows, without_names
+from sparsegp.estimators.diagnosis import checked_rows, columns_of, spread_rows, without_names
 from sparsegp.estimators.segments import Segment, SegmentOptions, Segments
 from sparsegp.metrics import CALIBRATION_LEVELS
 
@@ -31,7 +31,7 @@ class CalibrationDisplay:
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
         """PIT values of rows with known targets, of the mixture where the noise is uncertain, and plot."""
         with without_names():
-            rows, target = checked_rows(estimator, X, y)
+            estimator, rows, target = checked_rows(estimator, X, y)
             return cls(estimator.forecast(rows).cdf(target)).plot(ax)
 
     @property
@@ -85,8 +85,8 @@ class CoverageDisplay:
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, coverage: float = 0.95, ax: Any = None) -> Self:
         """Coverage by parts of rows with known targets, and plot."""
-        rows, target = checked_rows(estimator, X, y)
-        columns = dict(zip(column_names(estimator), rows.T, strict=True))
+        estimator, rows, target = checked_rows(estimator, X, y)
+        columns = columns_of(estimator, rows)
         with without_names():
             forecast = estimator.forecast(rows)
         return cls(Segments.of(forecast, target, columns, SegmentOptions(coverage=coverage))).plot(ax)
@@ -134,7 +134,7 @@ class ResidualsDisplay:
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
         """Standardised residuals of rows with known targets, and plot."""
-        rows, target = checked_rows(estimator, X, y)
+        estimator, rows, target = checked_rows(estimator, X, y)
         with without_names():
             mean, std = estimator.predict(rows, return_std=True)
         return cls(mean, (target - mean) / std).plot(ax)

@@ -35,6 +35,10 @@ from sparsegp.estimators.fitted import Columns
 
 Array = NDArray[np.float64]
 ARGUMENTS = Place("the arguments of fit")
+NEVER_MISSING = (
+    "In the fit no value was missing, so the model cannot tell what a missing one means: drop those rows, give numbers "
+    "in their place, or fit with rows in which it is missing, too."
+)
 NO_TARGET = "fit requires y to be passed, but the target y is None. Give y, or target='column' when X is a table."
 
 
@@ -49,6 +53,7 @@ def training_batch(
         scratch = copy(estimator)
         X, y = _validated(scratch, *split_target(X, y, target))
         columns = Columns.of_numbers(scratch)
+        require_no_infinity(X, columns.names)
         batch = batch_of(X, y, noise_var, sample_weight)
         names = None if columns.names is None else tuple(map(str, columns.names))
         source = ArraySource(X, y, batch.noise_var, batch.weight, names, ARGUMENTS.name)
@@ -260,6 +265,12 @@ def as_frame(X: Any) -> Any:
     return X.to_pandas() if is_arrow and hasattr(X, "to_pandas") else X
 
 
+def require_no_infinity(X: Array, names: Sequence[str] | None) -> None:
+    """Entries may be missing, but not infinite."""
+    if np.isinf(X).any():
+        require_finite(np.where(np.isinf(X), X, 0.0), names)
+
+
 def require_finite(X: Array, names: Sequence[str] | None) -> None:
     """Every entry finite, or an error that names the first bad column and row."""
     finite = np.isfinite(X)
@@ -269,9 +280,10 @@ def require_finite(X: Array, names: Sequence[str] | None) -> None:
     rows = np.flatnonzero(~finite[:, column])
     label = f"column {column}" if names is None else f"column {column} ({names[column]!r})"
     kind = "NaN" if np.isnan(X[rows[0], column]) else "inf"
+    advice = "Drop those rows, or give numbers in their place." if kind == "inf" else NEVER_MISSING
     raise InputError(
         f"Input X contains {kind}: {label}, row {rows[0]}; {int((~finite).any(axis=1).sum())} of {len(X)} rows have a "
-        "NaN or infinity. sparsegp needs finite numbers: drop or impute those rows."
+        f"NaN or infinity. {advice}"
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import linalg, metrics
 from sparsegp.core import approximations
@@ -23,6 +23,7 @@ from sparsegp.core.posterior import InducingPosterior, log_evidence
 from sparsegp.core.predictive import Array, Predictive
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
+from sparsegp.data import Encoding
 from sparsegp.errors import InputError, NegativeVarianceError
 from sparsegp.estimators import checks
 from sparsegp.estimators.segments import Segments
@@ -125,24 +126,44 @@ def evidence_bounds(prior: SparsePrior, block: Block) -> EvidenceBounds:
     return EvidenceBounds(log_evidence(statistics, q), upper, 2.0 * statistics.penalty / n, n)
 
 
-def checked_rows(model: Any, X: Any, y: Any) -> tuple[Array, Array]:
-    """Rows and targets as arrays of the shape the model was fitted with."""
+def checked_rows(model: Any, X: Any, y: Any) -> tuple[Any, Array, Array]:
+    """The model of numbers, and rows and targets as arrays of the shape that it has. Rows need a target."""
     check_is_fitted(model)
-    X_array = validate_data(
-        model, checks.as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False
-    )
-    checks.require_finite(X_array, vars(model).get("feature_names_in_"))
-    target = np.asarray(y, dtype=np.float64).ravel()
-    checks.require_finite_target(target)
-    if len(target) != len(X_array):
-        raise InputError(f"y must have one target for each of the {len(X_array)} rows; got {len(target)}.")
-    return X_array, target
+    rows = checks.new_inputs(model, X)
+    target = checks.target_vector(np.ravel(y))
+    if len(target) != len(rows):
+        raise InputError(f"y must have one target for each of the {len(rows)} rows; got {len(target)}.")
+    known = ~np.isnan(target)
+    if not known.any():
+        raise InputError("No row has a target to judge the model by.")
+    return model.of_numbers(), rows if known.all() else rows[known], target[known]
+
+
+def origin_of(model: Any) -> Encoding | None:
+    """How the user's columns became those of a model of numbers; None where they are the same."""
+    origin: Encoding | None = model.fitted_.columns.origin
+    return origin
+
+
+def user_columns(model: Any) -> tuple[list[str], NDArray[np.int64]]:
+    """Names of the user's columns, and of each column that the model sees the number of the user's."""
+    origin = origin_of(model)
+    if origin is None:
+        names = column_names(model)
+        return names, np.arange(len(names))
+    return list(origin.names), np.array(origin.origins)
 
 
 def column_names(model: Any) -> list[str]:
     """Names of the columns as the model saw them, or their numbers."""
     names = vars(model).get("feature_names_in_")
     return [f"column {d}" for d in range(model.n_features_in_)] if names is None else [str(name) for name in names]
+
+
+def columns_of(model: Any, X: Array) -> dict[str, Any]:
+    """The values of rows by the user's columns."""
+    origin = origin_of(model)
+    return dict(zip(column_names(model), X.T, strict=True)) if origin is None else origin.decoded(X)
 
 
 @contextmanager
@@ -177,7 +198,7 @@ class _Case:
     @cached_property
     def segments(self) -> Segments:
         """Coverage by parts of the rows."""
-        return Segments.of(self.forecast, self.y, dict(zip(self.names, self.X.T, strict=True)))
+        return Segments.of(self.forecast, self.y, columns_of(self.model, self.X))
 
 
 def _inducing(case: _Case) -> Iterator[Finding]:
@@ -239,14 +260,17 @@ def _noise(case: _Case) -> Iterator[Finding]:
 
 def _columns(case: _Case) -> Iterator[Finding]:
     constant = np.ptp(case.X, axis=0) == 0.0
-    if constant.any() and len(case.X) > 1:
+    names, own = user_columns(case.model)
+    one_value = np.array([bool((own == d).any() and constant[own == d].all()) for d in range(len(names))])
+    if one_value.any() and len(case.X) > 1:
         yield Finding(
             NOTICE,
-            f"Constant columns: {_list(case.names, np.flatnonzero(constant))}",
+            f"Constant columns: {_list(names, np.flatnonzero(one_value))}",
             "they have one value in all given rows",
             "Drop them: the model can learn nothing about them.",
         )
-    live = np.flatnonzero(~constant)
+    # indicators of one column say of each other what they are
+    live = np.flatnonzero(~constant & np.array(case.model.fitted_.columns.layout.standardized))
     if len(live) > 1 and len(case.X) > 2:
         same = np.triu(np.abs(np.corrcoef(case.X[:, live].T)) > SAME_COLUMN, 1)
         for a, b in np.argwhere(same):
@@ -266,12 +290,16 @@ def _relevance(case: _Case) -> Iterator[Finding]:
     with torch.no_grad():
         same, ends = (case.model.kernel_.cpu()(low, side).diagonal().numpy() for side in (low, high))
     effect = np.sqrt(2.0 * np.clip(same - ends, 0.0, None))
-    unused = (effect < SMALL_EFFECT * case.y.std()) & (case.metric > 0) & (np.ptp(case.X, axis=0) > 0.0)
+    names, own = user_columns(case.model)
+    varies = (case.metric > 0) & (np.ptp(case.X, axis=0) > 0.0)
+    # a column has the effect of the strongest of its numbers
+    largest = np.array([effect[(own == d) & varies].max(initial=-1.0) for d in range(len(names))])
+    unused = (largest >= 0.0) & (largest < SMALL_EFFECT * case.y.std())
     if unused.any():
         yield Finding(
             NOTICE,
-            f"Columns without effect: {_list(case.names, np.flatnonzero(unused))}",
-            f"their lengthscales are so long that f changes by {effect[unused].max():.2g} from end to end",
+            f"Columns without effect: {_list(names, np.flatnonzero(unused))}",
+            f"their lengthscales are so long that f changes by {largest[unused].max():.2g} from end to end",
             "Drop them and fit again: fewer columns need fewer inducing inputs.",
         )
 
@@ -380,7 +408,8 @@ _OF_PREDICTIONS: tuple[_Check, ...] = (_calibration, _segments, _discrete, _indu
 
 def diagnose(model: Any, X: Any, y: Any) -> Diagnosis:
     """What stands out when a fitted model is held against rows with known targets, best those it has not seen."""
-    case = _Case(model, *checked_rows(model, X, y), column_names(model))
+    model, rows, target = checked_rows(model, X, y)
+    case = _Case(model, rows, target, column_names(model))
     found, segments = [finding for check in _OF_DATA for finding in check(case)], None
     with without_names():
         try:

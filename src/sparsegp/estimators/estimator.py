@@ -257,6 +257,16 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
 
+    def of_numbers(self) -> Self:
+        """The same model, of the numbers that its columns become: what looks at it sees one column for each."""
+        check_is_fitted(self)
+        columns = self.fitted_.columns
+        if columns.encoding is None:
+            return self
+        seen = copy(self)
+        seen.assign(replace(self.fitted_, columns=columns.as_numbers))
+        return seen
+
     def joint_forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Joint:
         """The distribution of y (`latent=True`: of f) at all rows of X together: `mean`, `cov` and `sample`."""
         inputs = self._new_inputs(X)

@@ -24,6 +24,8 @@ class Columns:
     names: NDArray[np.object_] | None
     layout: FeatureLayout
     encoding: Encoding | None = None
+    origin: Encoding | None = None
+    """Of columns that are the numbers of an encoding: that encoding."""
 
     @classmethod
     def of_source(cls, source: Source) -> "Columns":
@@ -38,10 +40,19 @@ class Columns:
         return cls(n_features, getattr(estimator, "feature_names_in_", None), FeatureLayout.plain(n_features))
 
     @property
+    def as_numbers(self) -> "Columns":
+        """The numbers of the encoding as columns of their own."""
+        if self.encoding is None:
+            return self
+        labels = np.array(self.encoding.labels, dtype=object)
+        return Columns(len(labels), labels, self.layout, None, self.encoding)
+
+    @property
     def words(self) -> dict[str, str] | None:
         """The kind of each column in plain words; None for arrays of numbers."""
-        if self.encoding is not None:
-            return self.encoding.words
+        known = self.encoding or self.origin
+        if known is not None:
+            return known.words
         return None if self.names is None else dict.fromkeys(map(str, self.names), NUMBER)
 
 

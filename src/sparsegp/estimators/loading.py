@@ -39,7 +39,7 @@ def _try_out(model: Any, row: np.ndarray[Any, Any]) -> None:
     """A file that loads predicts: one row, so that parts that do not fit together are found here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        forecast = model.forecast(row[None])
+        forecast = model.of_numbers().forecast(row[None])
     mean, var = forecast.mean, forecast.var  # a variance of Nystrom may be negative
     if not (mean.shape == var.shape == (1,)) or not (np.isfinite(mean).all() and np.isfinite(var).all()):
         raise ModelFileError(f"the prediction of one row came out as {mean} with variance {var}")

@@ -43,7 +43,7 @@ class Judgement:
 
 def judge(model: Any, X: Any, y: Any) -> Judgement:
     """Scores, the findings of `diagnose`, and whether the rows have drifted away from the training rows."""
-    rows, target = checked_rows(model, X, y)
+    model, rows, target = checked_rows(model, X, y)
     with without_names():
         own = scores(model, rows, target)
         diagnosis = diagnose(model, rows, target)
@@ -67,7 +67,8 @@ def _moved_columns(model: Any, X: Array) -> Iterator[Finding]:
     scaling = scaling_of(model)
     moved = np.abs(X.mean(axis=0) - scaling.x_mean) / scaling.x_scale
     chance = 4.0 * X.std(axis=0) / scaling.x_scale / math.sqrt(len(X))
-    far = np.flatnonzero(moved > np.maximum(FAR, chance))
+    is_number = np.array(model.fitted_.columns.layout.standardized)
+    far = np.flatnonzero((moved > np.maximum(FAR, chance)) & is_number)
     if not far.size:
         return
     worst, names = far[np.argsort(-moved[far])], column_names(model)

@@ -38,10 +38,10 @@ def write(
     """
     destination(path)
     matplotlib_module()
-    rows, target = checked_rows(model, X, y)
+    seen, rows, target = checked_rows(model, X, y)
     found = judgement or judge(model, X, y)
     with without_names():
-        page = _page(model, rows, target, found, title, target_name)
+        page = _page(seen, rows, target, found, title, target_name)
     with replacing(path) as out:
         out.write(page.html().encode())
     return Path(path)

@@ -107,7 +107,8 @@ def _map_caption(model: Any, n_columns: int) -> str:
 def _by_relevance(model: Any, X: Array) -> list[int]:
     """Columns that vary, the most relevant first; in their own order where the kernel has no lengthscales."""
     relevance = X.std(axis=0) / column_lengthscales(model.kernel_, X.shape[1])
-    order = [int(d) for d in np.argsort(-relevance, kind="stable") if np.ptp(X[:, d]) > 0]
+    is_number = model.fitted_.columns.layout.standardized
+    order = [int(d) for d in np.argsort(-relevance, kind="stable") if np.ptp(X[:, d]) > 0 and is_number[d]]
     return order or [0]
 
 

@@ -92,9 +92,11 @@ def parameters(model: Any, X: Array, target_name: str) -> list[tuple[str, str, s
     if isinstance(kernel, kernels.Stationary):
         std = math.sqrt(float(kernel.variance.detach()))
         rows.append(("Signal", f"{std:.4g}", f"how far the function moves around the mean of {target_name}"))
-    spread, names = X.std(axis=0), column_names(model)
-    for name, own, lengthscale in zip(names, spread, column_lengthscales(kernel, X.shape[1]), strict=True):
-        if np.isfinite(lengthscale):
+    spread, names, groups = X.std(axis=0), column_names(model), model.fitted_.columns.layout.groups
+    found = zip(names, spread, column_lengthscales(kernel, X.shape[1]), groups, (-1, *groups), strict=False)
+    for name, own, lengthscale, group, before in found:
+        # the numbers of a group have one lengthscale
+        if np.isfinite(lengthscale) and group != before:
             in_stds = f" ({lengthscale / own:.3g} std of the column)" if own > 0 else ""
             rows.append((f"Lengthscale of {name}", f"{lengthscale:.4g}", f"a step that changes f{in_stds}"))
     rows.append(("Log evidence", f"{model.log_evidence_:,.1f}", "of the training rows, in the units of the model"))
