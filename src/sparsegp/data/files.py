@@ -176,11 +176,13 @@ class FileSource(FromTable):
 
     def keeping(self, names: Sequence[str]) -> "FileSource":
         """The same rows, with the columns of these names beside the others; where types are guessed, they are text."""
-        text = [name for name in names if name not in self.columns.all]
+        text = {name for name in names if name not in self.columns.all}
         for part in self.parts:
             header = part.header(Roles(None))
             for name in names:
                 header.require(name, f"column {name!r} to keep")
+                if pa.types.is_temporal(header.types[name]):  # to be written as it was
+                    text.add(name)
         parts = tuple(replace(part, file=part.file.with_text(text)) for part in self.parts)
         return replace(self, parts=parts, also=tuple(names))
 
