@@ -82,7 +82,7 @@ def _numeric(values: Any, label: str, name: str) -> Any:
     require_unmasked(values, f"{label} of {name}")
     array = values if isinstance(values, np.ndarray) else np.asarray(values)
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{label} of {name} has type {array.dtype}; expected numbers. Encode it as numbers first.")
+        raise InputError(f"{label} of {name} has type {array.dtype}; expected numbers. Text goes in a DataFrame.")
     return array
 
 

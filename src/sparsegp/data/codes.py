@@ -249,7 +249,7 @@ class Date:
     """A date: the time since 1970 in days, and points on the circles of the day, the week and the year.
 
     `zone` is that in which days begin. `mean` None: a time of day, without a date. A missing date is at the mean and at
-    the centre of all circles.
+    the centre of all circles; where none was missing in the fit, reserves take it away from there.
     """
 
     name: str
@@ -264,20 +264,20 @@ class Date:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        circles = tuple(Group((False, False)) for _ in self.cycles)
+        sizes = [(True,)] if self.mean is not None else []
+        sizes += [(False, False)] * len(self.cycles)
         if self.was_missing:
-            return (*((Group((True,)),) if self.mean is not None else ()), *circles, Group((False,)))
-        elapsed = (Group((True, False), has_reserve=True),) if self.mean is not None else ()
-        return (*elapsed, *circles)
+            return (*map(Group, sizes), Group((False,)))
+        return tuple(Group((*size, False), has_reserve=True) for size in sizes)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        circles = [f"{self.name}, {part} of its {cycle}" for cycle in self.cycles for part in ("sine", "cosine")]
-        elapsed = [] if self.mean is None else [f"{self.name} in days"]
-        absent = [f"{self.name} missing"]
+        parts = [] if self.mean is None else [[f"{self.name} in days"]]
+        parts += [[f"{self.name}, {part} of its {cycle}" for part in ("sine", "cosine")] for cycle in self.cycles]
+        absent = f"{self.name} missing"
         if self.was_missing:
-            return (*elapsed, *circles, *absent)
-        return (*elapsed, *(absent if elapsed else ()), *circles)
+            return (*(label for part in parts for label in part), absent)
+        return tuple(label for part in parts for label in (*part, absent))
 
     @property
     def words(self) -> str:
@@ -291,18 +291,14 @@ class Date:
         else:
             instant, wall = days_since_epoch(column, self.zone, self.name)
         missing = np.isnan(instant)
-        first = 0
-        if self.mean is not None:
-            out[:, 0] = np.where(missing, self.mean, instant)
-            first = 1 if self.was_missing else 2
-            if not self.was_missing:
-                out[:, 1] = missing
-        for k, cycle in enumerate(self.cycles):
+        parts = [] if self.mean is None else [np.where(missing, self.mean, instant)[:, None]]
+        for cycle in self.cycles:
             angle = (2.0 * math.pi / CYCLES[cycle]) * np.where(missing, 0.0, wall)
-            out[:, first + 2 * k] = np.where(missing, 0.0, np.sin(angle))
-            out[:, first + 2 * k + 1] = np.where(missing, 0.0, np.cos(angle))
+            parts.append(np.where(missing[:, None], 0.0, np.column_stack([np.sin(angle), np.cos(angle)])))
         if self.was_missing:
-            out[:, -1] = missing
+            out[:] = np.column_stack([*parts, missing])
+        else:
+            out[:] = np.column_stack([column for part in parts for column in (part, missing)])
 
     def read(self, numbers: Array) -> NDArray[Any]:
         if self.mean is not None:

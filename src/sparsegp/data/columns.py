@@ -165,7 +165,9 @@ class Header:
             raise InputError(f"{self.where} has no column left for the inputs besides {_listed(sorted(others))}.")
         self.require_numbers(roles.named)
         self.require_columns(features)
-        are_numbers = all(family(self.types[name]) in _NUMBERS and not _is_coded(self.types[name]) for name in features)
+        # a type that says nothing, as that of an empty part, may turn out as anything
+        known = (NUMBER_TYPE, BOOLEAN_TYPE)
+        are_numbers = all(family(self.types[name]) in known and not _is_coded(self.types[name]) for name in features)
         return Columns(features, roles.target, roles.noise_var, roles.weight, are_numbers=are_numbers)
 
     def _given_features(self, names: tuple[str, ...], others: set[str]) -> tuple[str, ...]:

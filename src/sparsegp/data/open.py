@@ -31,8 +31,11 @@ def open_source(
     With names (tables, files, dask DataFrames): `target`, and `noise_var` and `sample_weight` where there are any, are
     names of columns; `features` are the input columns (None: all others). Without names (arrays, dask Arrays): `y`,
     `noise_var` and `sample_weight` are arrays. Iterables give tuples (X, y[, noise_var[, weight]]) or tables.
-    `spool_to` is a new Parquet file to which an iterator that can be read only once is written first.
+    A source is given back as it is. `spool_to` is a new Parquet file to which an iterator that can be read only once is
+    written first.
     """
+    if is_source(X):
+        return X  # type: ignore[no-any-return]
     roles = _roles(target, features, noise_var, sample_weight)
     if roles is not None and y is not None:
         raise InputError("Give either y or target=, not both.")
@@ -59,9 +62,14 @@ def open_inputs(X: Any, features: Sequence[str] | None = None, batch_rows: int |
     return files.open(Roles(None, None if features is None else tuple(features)), batch_rows)
 
 
+def is_source(X: Any) -> bool:
+    """Rows that somebody has opened already."""
+    return hasattr(X, "layout") and hasattr(X, "feature_names") and hasattr(X, "encoding")
+
+
 def is_read_in_batches(X: Any, y: Any = None) -> bool:
     """Files, dask collections and iterables of batches: data that are not one array or table in memory."""
-    if Files.of(X) is not None or library_of(X) == "dask":
+    if Files.of(X) is not None or library_of(X) == "dask" or is_source(X):
         return True
     if y is not None or isinstance(X, np.ndarray) or is_table(X):
         return False

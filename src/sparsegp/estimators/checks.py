@@ -29,6 +29,7 @@ from sparsegp.data.arrays import ArraySource, require_unmasked
 from sparsegp.data.batches import USABLE_WEIGHTS, usable_weights
 from sparsegp.data.columns import LIKELY_REASON
 from sparsegp.data.inputs import InputColumns, is_named_table
+from sparsegp.data.open import is_source
 from sparsegp.data.scan import say_without_target, with_target
 from sparsegp.errors import InputError
 from sparsegp.estimators.fitted import Columns
@@ -83,6 +84,8 @@ def source_of(
     by_name = isinstance(noise_var, str) or isinstance(sample_weight, str)
     if not (by_name or is_read_in_batches(X, y) or is_named_table(X)):
         return None
+    if is_source(X):
+        return open_source(X)
     if is_named_table(X) and target is None:
         if y is None:
             raise InputError(NO_TARGET)
@@ -104,7 +107,7 @@ def target_vector(y: Any) -> Array:
             values = values.astype(np.float64)
         except (TypeError, ValueError):
             raise InputError(
-                f"The target y has values such as {values.ravel()[0]!r}; expected numbers. {LIKELY_REASON}"
+                f"The target y has values such as {values.ravel().tolist()[0]!r}; expected numbers. {LIKELY_REASON}"
             ) from None
     values = column_or_1d(values, warn=True)
     require_finite_target(values)
@@ -115,6 +118,9 @@ def target_vector(y: Any) -> Array:
 def _validated(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Array, Array]:
     """Arrays as scikit-learn wants them, but for missing values, of which it takes none among the targets."""
     require_finite_target(y)
+    kind = getattr(getattr(X, "dtype", None), "kind", "")
+    if kind in "SU" and kind:
+        raise InputError("X is an array of text. Give a DataFrame: its columns may be text, dates or numbers.")
     given = np.asarray(y)
     missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(given.shape, dtype=bool)
     X, found = validate_data(

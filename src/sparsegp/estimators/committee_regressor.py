@@ -189,7 +189,7 @@ class CommitteeGPRegressor(Estimator):
             finally:
                 listener.close()
         info = _report(last, budget)
-        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, given=given))
+        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, given.target, given=given))
         return self
 
     def partial_fit(

@@ -155,7 +155,7 @@ class HeteroscedasticGPRegressor(Estimator):
             fraction = data.n_given / max(data.n_all, 1) if data.was_cut else 1.0
             seen = {"rows_seen": data.n_given, "fraction": fraction, "reason": ALL_ROWS}
             info["budget"] = {"asked": budget.asked, "used": budget.used, **seen}
-        self.assign(Fitted(model, data.scaling, info, data.n_given, data.columns))
+        self.assign(Fitted(model, data.scaling, info, data.n_given, data.columns, given.target))
         return self
 
     def _problem(

@@ -30,6 +30,7 @@ from sparsegp.data import (
     to_block,
     with_encoding,
 )
+from sparsegp.data.encoded import needs_survey, surveyed
 from sparsegp.data.scan import say_without_target
 from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
@@ -128,11 +129,11 @@ def opened(
             source = given.source() if scaling is None else _like_fit(estimator, given.source())
             yield _on_cluster(client, estimator, source, seed, like, scaling)
         return
-    source = (
-        _large_source(estimator, given, options, arrays=streams_arrays, is_first=scaling is None)
-        if can_stream and given.blocks is None
-        else None
-    )
+    source = None
+    if can_stream and given.blocks is None:
+        if scaling is None:
+            given = _with_known_columns(estimator, given, budget, options)
+        source = _large_source(estimator, given, options, arrays=streams_arrays, is_first=scaling is None)
     yield (
         _in_memory(estimator, given, like, scaling)
         if source is None
@@ -160,6 +161,17 @@ def cluster_of(given: Given) -> Any:
         return module.Client.current()
     except ValueError:
         return None
+
+
+def _with_known_columns(estimator: Any, given: Given, budget: Budget, options: OpeningOptions) -> Given:
+    """The same rows; where columns are no numbers, how many numbers they become decides whether these are many."""
+    asked = checks.asked_of(estimator)
+    named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
+    source = checks.source_of(given.X, given.y, target=given.target, **named)
+    if source is None or not needs_survey(source, asked):
+        return given
+    until = budget.deadline(options.survey_fraction * options.scan_fraction)
+    return Given(surveyed(source, asked, is_late=lambda: is_over(until)))
 
 
 def _like_fit(estimator: Any, source: Source) -> Source:

@@ -296,7 +296,7 @@ class SparseGPRegressor(Estimator):
                 try:
                     while (progress := _next_model(models)) is not None:
                         fitted = self._fitted(data, progress, choice, budget, in_steps=in_steps)
-                        yield replace(fitted, given=given), progress
+                        yield replace(fitted, given=given, target=given.target), progress
                 finally:
                     models.close()
             if file is not None:
