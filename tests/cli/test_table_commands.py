@@ -163,6 +163,18 @@ def test_other_commands_take_the_table_too(flights, program):
     assert json.loads(out)["results"][0]["rmse"] > 0
 
 
+def test_plan_says_what_columns_are(flights, program):
+    folder, *_ = flights
+    code, out, err = program(folder, "plan", "train.csv", "-t", "arr_delay", "--ignore", LATER, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["columns"]["carrier"].startswith("category of")
+    assert found["columns"]["air_time"].startswith("ignored")
+    assert found["n_features"] > 18
+    assert found["n_rows"] == pytest.approx(400, abs=2)
+    assert "carrier: category of" in program(folder, "plan", "train.csv", "-t", "arr_delay")[1]
+
+
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory):
     """A model of two columns of numbers, none of which was missing."""

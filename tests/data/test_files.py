@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import feather, ipc
+from pyarrow import csv, feather, ipc
 
 from source_problems import NAMES, ROLES, columns, frame, matrix
 from sparsegp.data import Dialect, Files, open_source
@@ -226,3 +226,30 @@ def test_pieces_of_files_are_the_rows_in_their_order(tmp_path: Path) -> None:
     assert [piece.n_rows for piece in pieces] == [30, 30, 30, 10, 30, 27]
     np.testing.assert_array_equal(np.concatenate([batch.y for piece in pieces for batch in piece]), columns()["y"])
     assert next(iter(pieces[2])).place.row(1).endswith("row group 2 (row 1 of the group, row 61 of the file)")
+
+
+@pytest.mark.parametrize(
+    ("name", "n_rows", "most_bytes"),
+    [("rows.csv", 1_400_000, 40e6), ("rows.jsonl", 500_000, 16e6), ("rows.arrow", 500_000, 16e6),
+     ("rows.parquet", 500_000, 16e6)],
+)  # fmt: skip
+def test_a_pass_over_a_file_holds_a_few_batches(name: str, n_rows: int, most_bytes: float, tmp_path: Path) -> None:
+    """Numbers and text; what arrow holds is looked at after every batch. It reads 32 MB of a CSV file ahead."""
+    table = pa.table({"a": np.arange(n_rows) / 7.0, "b": np.arange(n_rows) / 3.0, "note": ["a few words"] * n_rows})
+    path = tmp_path / name
+    if name.endswith("csv"):
+        csv.write_csv(table, path)
+    elif name.endswith("jsonl"):
+        line = b'{"a": 1.2345678901234, "b": 2.3456789012345, "note": "a few words"}\n'
+        path.write_bytes(line * n_rows)
+    elif name.endswith("arrow"):
+        feather.write_feather(table, path, compression="lz4", chunksize=20_000)
+    else:
+        pq.write_table(table, path, row_group_size=100_000)
+    del table
+    before, held, seen = pa.total_allocated_bytes(), [], 0
+    for batch in open_source(path, target="b", features=["a"]):
+        held.append(pa.total_allocated_bytes() - before)
+        seen += len(batch)
+    assert seen == n_rows
+    assert max(held) < most_bytes

@@ -172,6 +172,9 @@ def plan(
     data: options.Data,
     target: options.Target,
     features: options.Features = None,
+    categorical: options.Categorical = None,
+    ignore: options.Ignore = None,
+    dates: options.Dates = None,
     approximation: Annotated[str, typer.Option("--approximation", "-a", help="vfe, fitc, pic, ...")] = "auto",
     kernel: options.Kernel = "se",
     n_inducing: options.Inducing = 512,
@@ -191,7 +194,7 @@ def plan(
     no_header: options.NoHeader = False,
     as_json: options.Json = False,
 ) -> None:
-    """Predict time, memory, passes and traffic of a fit. Reads no more than the footer of the file."""
+    """Predict time, memory, passes and traffic of a fit. Reads no more than the footer and the first rows."""
     import sparsegp
 
     found = sparsegp.plan(
@@ -208,6 +211,7 @@ def plan(
         n_blocks=n_blocks,
         optimizer=optimizer,
         time_budget=time_budget,
+        columns=kinds_of(categorical, ignore, dates),
     )
     if as_json:
         print_json(found.to_dict())

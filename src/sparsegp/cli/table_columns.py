@@ -165,9 +165,9 @@ def labelled(source: "FileSource") -> Labelled:
 
     from sparsegp.data.values import numbers
 
-    found, target = [], source.columns.target
+    found, target = [], str(source.columns.target)
     for piece in source.pieces():
-        y = numbers(piece.column(target), str(target))
+        y = numbers(piece.column(target), target)
         rows = Labelled(piece.table.select(list(source.columns.features)), y)
         found.append(rows.take(~np.isnan(y)))
     return _joined(found)
