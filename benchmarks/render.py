@@ -20,6 +20,7 @@ from benchmarks import (
     product,
     srgp_tables,
     tables,
+    tables_memory,
 )
 from benchmarks.datasets import COLUMNS, SCORES
 from benchmarks.jobs import ROOT
@@ -117,6 +118,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "datasets": datasets,
     "honesty": honesty.table,
     "tables": tables.table,
+    "tables_memory": tables_memory.table,
     **anytime_tables.TABLES,
     **large_data_tables.TABLES,
     **noise_tables.TABLES,
