@@ -191,7 +191,7 @@ def test_estimators_that_hold_their_rows_read_files_too(estimator, tmp_path):
 @pytest.mark.usefixtures("little_memory")
 def test_a_bad_number_far_into_the_file_is_named(tmp_path):
     X, y = rows()
-    X[2100, 1] = np.nan
+    X[2100, 1] = np.inf
     path = tmp_path / "rows.parquet"
     parquet.write_table(table(X, y), path, row_group_size=500)
     with pytest.raises(InputError, match=r"row group 4 \(row 100 of the group.*'t'"):

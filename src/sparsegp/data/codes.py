@@ -146,7 +146,8 @@ class Category:
 
     def read(self, numbers: Array) -> NDArray[Any]:
         words = [*self.levels, *(["a rare level"] if self.rare else []), *(["missing"] if self.was_missing else [])]
-        return np.array([*words, "not seen before"])[numbers.argmax(axis=1)]
+        found: NDArray[Any] = np.array([*words, "not seen before"])[numbers.argmax(axis=1)]
+        return found
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,8 @@ class _LevelIndex:
         found = np.where(found >= self.n_levels, RARE, found).astype(np.int64)
         found[values.is_null().to_numpy(zero_copy_only=False)] = MISSING
         place = encoded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
-        return np.append(found, MISSING)[place]
+        levels: NDArray[np.int64] = np.append(found, MISSING)[place]
+        return levels
 
 
 def _words_of_levels(kind: str, n_levels: int, n_rare: int, missing: bool) -> str:
@@ -264,7 +266,7 @@ class Date:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        sizes = [(True,)] if self.mean is not None else []
+        sizes: list[tuple[bool, ...]] = [(True,)] if self.mean is not None else []
         sizes += [(False, False)] * len(self.cycles)
         if self.was_missing:
             return (*map(Group, sizes), Group((False,)))

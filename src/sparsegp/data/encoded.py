@@ -59,12 +59,15 @@ def with_encoding(source: Source, encoding: Encoding | None) -> Source:
     """The same rows as the numbers of an encoding; None: as they are."""
     if encoding is None:
         return source
-    parts = getattr(source, "sources", None)
-    if parts is not None:
-        joined: Any = replace(source, sources=tuple(with_encoding(part, encoding) for part in parts))  # type: ignore[type-var]
-        return replace(joined, encoding=encoding)
-    found = tabular(source)
-    return replace(found, columns=replace(found.columns, encoding=encoding))  # type: ignore[no-any-return]
+    rows: Any = source
+    found: Source
+    if hasattr(rows, "sources"):
+        parts = tuple(with_encoding(part, encoding) for part in rows.sources)
+        found = replace(rows, sources=parts, encoding=encoding)
+    else:
+        table = tabular(source)
+        found = replace(table, columns=replace(table.columns, encoding=encoding))
+    return found
 
 
 def needs_survey(source: Source, asked: Asked) -> bool:

@@ -19,7 +19,7 @@ def is_named_table(X: Any) -> bool:
     """A table whose columns have names. A frame of numbers whose columns are numbered is an array to scikit-learn."""
     if not is_table(X):
         return False
-    names = getattr(X, "column_names", None) or getattr(X, "columns", ())
+    names: Sequence[Any] = getattr(X, "column_names", None) or list(getattr(X, "columns", ()))
     return all(isinstance(name, str) for name in names) or any(kind.kind == "O" for kind in X.dtypes)
 
 

@@ -198,9 +198,10 @@ def batch_of(X: Array, y: Array, noise_var: Any, sample_weight: Any) -> Batch:
 def new_inputs(estimator: Any, X: Any) -> Array:
     """Inputs to predict at, which must have the columns of the fit, in any order where they have names."""
     check_is_fitted(estimator)
+    rows: Array = X
     if is_plain(estimator, X):
-        require_finite(X, None)
-        return X
+        require_finite(rows, None)
+        return rows
     columns = input_columns(estimator)
     encoding = columns.encoding
     if Files.of(X) is not None:
@@ -271,7 +272,7 @@ def as_frame(X: Any) -> Any:
     return X.to_pandas() if is_arrow and hasattr(X, "to_pandas") else X
 
 
-def require_no_infinity(X: Array, names: Sequence[str] | None) -> None:
+def require_no_infinity(X: Array, names: Any) -> None:
     """Entries may be missing, but not infinite."""
     if np.isinf(X).any():
         require_finite(np.where(np.isinf(X), X, 0.0), names)

@@ -126,8 +126,8 @@ def opened(
         if given.blocks is not None:
             raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
         with connected(where) as client:
-            source = given.source() if scaling is None else _like_fit(estimator, given.source())
-            yield _on_cluster(client, estimator, source, seed, like, scaling)
+            rows = given.source() if scaling is None else _like_fit(estimator, given.source())
+            yield _on_cluster(client, estimator, rows, seed, like, scaling)
         return
     source = None
     if can_stream and given.blocks is None:
