@@ -52,7 +52,7 @@ def scale(document: dict[str, Any]) -> str:
         for n, facts in document["on_disk"].items()
     ]
     growth = [number(document["growth"][name], 2) for name in names]
-    rows.append([f"longest / shortest (goal: at most {anytime_scale.LARGEST_GROWTH})", *growth, "", ""])
+    rows.append(["longest / shortest", *growth, "", ""])
     columns = [
         "rows",
         *(f"{name.upper()}+ step, s" for name in names),
@@ -63,13 +63,10 @@ def scale(document: dict[str, Any]) -> str:
         [name, number(facts.get("seconds"), 2), f"{facts.get('rows_seen', 0):,.0f}", number(facts.get("rmse"), 3)]
         for name, facts in document["first_model"].items()
     ]
-    goal = f"(goal: under {anytime_scale.LONGEST_SECONDS:g} s)"
-    in_memory = (
-        f"First model of {document['problem']['sizes'][1]:,} rows in memory, from the call of `fit_iter` {goal}:"
-    )
+    in_memory = f"First model of {document['problem']['sizes'][1]:,} rows in memory, from the call of `fit_iter`:"
     return "\n".join(
         [
-            machine_line(document["machine"]) + f"Goal for the peak: under {anytime_scale.LARGEST_MB:,} MB.\n",
+            machine_line(document["machine"]),
             markdown_table(columns, rows),
             in_memory + "\n",
             markdown_table(["", "seconds", "rows behind it", "RMSE"], first),

@@ -31,7 +31,7 @@ COVERAGES = (0.5, 0.8, 0.95, 0.99)
 SCORES = ("nlpd", "rmse", "crps", *(f"coverage_{100 * level:.0f}" for level in COVERAGES), "n_train", "seconds")
 KEPT = ("seconds", "cpu_seconds", "predict_seconds", "version", "rounds")
 QUICK_SETS, QUICK_ROWS = 1, 300
-COST = {"lightgbm": 2, "catboost": 1, "catboost-rate-0.1": 1, "gpboost": 10}
+COST = {"lightgbm": 2, "catboost": 1, "gpboost": 10}
 
 CATBOOST_OPTIONS = {"held_fraction": 0.1, "patience": 50, "max_rounds": 1000, "most_rows": 200_000}
 
@@ -44,14 +44,6 @@ PEERS = (
         quick={"max_rounds": 30},
     ),
     Method("catboost", "benchmarks.peers.catboost_uncertainty", CATBOOST_OPTIONS, peer=True, quick={"max_rounds": 30}),
-    # added after the test scores of the row above were seen: to show what the rate does, not to choose by
-    Method(
-        "catboost-rate-0.1",
-        "benchmarks.peers.catboost_uncertainty",
-        {**CATBOOST_OPTIONS, "learning_rate": 0.1, "max_rounds": 3000},
-        peer=True,
-        quick={"max_rounds": 30},
-    ),
     Method(
         "gpboost",
         "benchmarks.peers.gpboost_vecchia",

@@ -23,8 +23,8 @@ def run(quick: bool = False) -> dict[str, Any]:
     n_rows, n_inducing = (40_000, 64) if quick else (10_000_000, 512)
     problem = synthetic(PART_ROWS if not quick else 4000, n_inducing, N_FEATURES)
     with tempfile.TemporaryDirectory(prefix="sparsegp-bench-") as name:
-        _write(Path(name) / "all", problem, n_rows)
-        _write(Path(name) / "tenth", problem, n_rows // 10)
+        write_parts(Path(name) / "all", problem, n_rows)
+        write_parts(Path(name) / "tenth", problem, n_rows // 10)
         jobs = {"parquet": ("all", True), "parquet, a tenth": ("tenth", True), "memory, a tenth": ("tenth", False)}
         measured = {label: _measure(problem, Path(name) / part, streams) for label, (part, streams) in jobs.items()}
     document = {
@@ -38,7 +38,7 @@ def run(quick: bool = False) -> dict[str, Any]:
     return document
 
 
-def _write(folder: Path, problem: Arrays, n_rows: int) -> None:
+def write_parts(folder: Path, problem: Arrays, n_rows: int) -> None:
     """The rows of the problem again and again, shifted by a little noise so that no two are equal."""
     folder.mkdir()
     rng = np.random.default_rng(1)

@@ -50,7 +50,7 @@ def _case(cell: dict[str, Any]) -> list[str]:
 def plan_scaling(document: dict[str, Any]) -> str:
     constants = [[text, f"{document['constants'][name]:.3g}"] for name, text in CONSTANTS.items()]
     plans = [_prediction(plan, estimate) for plan in document["plans"] for estimate in plan["estimates"]]
-    columns = ["rows", "machines", "rows are", "fit", "of it messages", "one pass", "memory of a machine", "network"]
+    columns = ["rows", "machines", "rows are", "fit", "messages", "one pass", "memory of a machine", "network"]
     return (
         machine_line(document["machine"])
         + "\n"

@@ -33,7 +33,7 @@ MARKED = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 GOALS = {
     "faster peer / vfe": "at least 5",
-    "vfe / limit": "at most 2",
+    "vfe / limit": "at most 1.3",
     "fitc / vfe": "at most 1.6",
     "pep / vfe": "at most 1.6",
     "pitc / vfe": "at most 2.5",

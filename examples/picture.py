@@ -1,20 +1,23 @@
-"""The picture of the README: what a mean with intervals looks like when the noise is learned too.
+"""The picture of the README and the home page: intervals of one noise level beside calibrated ones.
 
-Run by `make picture`; writes docs/images/intervals.png.
+Run by `make pictures`; writes docs/images/intervals.png.
 """
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 
-from sparsegp import HeteroscedasticGPRegressor, SparseGPRegressor
+from sparsegp import SparseGPRegressor
 from sparsegp.display import PredictionDisplay
+from sparsegp.metrics import interval_coverage
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 TARGET = Path(__file__).parent.parent / "docs" / "images" / "intervals.png"
+PARTS = {"quiet rows": (0.0, 3.0), "loud rows": (7.0, 10.0)}
 
 
 def rows(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -24,20 +27,33 @@ def rows(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
     return x[:, None], y
 
 
+def inside(model: Any, X: np.ndarray, y: np.ndarray) -> str:
+    """Share of new rows inside their interval, where they are quiet and where they are loud."""
+    lower, upper = model.predict_interval(X, coverage=0.95)
+    lines = []
+    for name, (start, end) in PARTS.items():
+        part = (X[:, 0] >= start) & (X[:, 0] < end)
+        lines.append(f"{name}: {interval_coverage(y[part], lower[part], upper[part]):.0%}")
+    return "new rows inside 95 % intervals\n" + "\n".join(lines)
+
+
 def main(path: Path = TARGET, n: int = 1200) -> Path:
-    X, y = rows(np.random.default_rng(3), n)
+    rng = np.random.default_rng(3)
+    X, y = rows(rng, n)
+    given: dict[str, Any] = {"approximation": "vfe", "n_inducing": 15, "random_state": 0}
     models = {
-        "SparseGPRegressor: one noise for all": SparseGPRegressor(approximation="vfe", n_inducing=15, random_state=0),
-        "HeteroscedasticGPRegressor: noise is learned": HeteroscedasticGPRegressor(
-            n_inducing=15, n_noise_inducing=8, random_state=0
-        ),
+        "One noise level for all rows": SparseGPRegressor(calibration=None, **given),
+        "Calibrated on rows left out: the default": SparseGPRegressor(**given),
     }
-    figure, axes = plt.subplots(1, 2, figsize=(9.6, 3.4), sharey=True, layout="constrained")
+    X_new, y_new = rows(rng, 20_000)
+    figure, axes = plt.subplots(1, 2, figsize=(9.6, 3.6), sharey=True, layout="constrained")
     for ax, (title, model) in zip(axes, models.items(), strict=True):
         PredictionDisplay.from_estimator(model.fit(X, y), X, y, ax=ax)
-        ax.set_title(title, fontsize=10)
+        ax.set_title(title, fontsize=11)
         ax.set_xlabel("x")
         ax.get_legend().remove()
+        ax.text(0.98, 0.03, inside(model, X_new, y_new), transform=ax.transAxes, ha="right", va="bottom", fontsize=9)
+        ax.set_ylim(-3.2, 7.0)
     axes[0].legend(fontsize="small", framealpha=0.0, loc="upper left")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)

@@ -13,7 +13,11 @@ from typer.testing import CliRunner
 from sparsegp.cli import app
 
 ROOT = Path(__file__).parent.parent
-GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "coming-from").glob("*.md")),
+]
 PAGES = [*GUIDES, *sorted((ROOT / "docs" / "derivations").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -22,7 +26,16 @@ def with_code():
     return [page for page in PAGES if BLOCK.search(page.read_text())]
 
 
-@pytest.mark.usefixtures("brief_learning")
+@pytest.fixture
+def without_windows(monkeypatch):
+    """Pictures are drawn, and closed."""
+    plt = pytest.importorskip("matplotlib.pyplot", reason="pictures need the extra: pip install 'sparsegp[plot]'")
+    plt.switch_backend("Agg")
+    yield
+    plt.close("all")
+
+
+@pytest.mark.usefixtures("brief_learning", "without_windows")
 @pytest.mark.parametrize("page", with_code(), ids=lambda page: page.name)
 def test_code_blocks_run(page):
     """With a few steps of learning: what it learns is the matter of other tests."""

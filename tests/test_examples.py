@@ -1,6 +1,7 @@
 """The examples run, with small sizes, and say what they should."""
 
 import json
+import re
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -59,6 +60,24 @@ def test_cluster():
 def test_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="the picture needs the extra: pip install 'sparsegp[plot]'")
     assert 5_000 < example("picture").main(tmp_path / "picture.png", n=80).stat().st_size < 150_000
+
+
+def test_every_picture_of_the_gallery_is_there():
+    gallery = example("gallery")
+    text = (gallery.DOCS / "gallery.md").read_text()
+    named = [f"gallery-{gallery.slug(heading)}.png" for heading, _ in gallery.SECTION.findall(text)]
+    assert named == [path.rpartition("/")[2] for path in re.findall(r"!\[.+?\]\((.+?)\)", text)]
+    assert all(10_000 < (gallery.DOCS / "images" / name).stat().st_size < 100_000 for name in named)
+
+
+def test_the_gallery_is_drawn_by_the_code_of_its_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\nimport matplotlib.pyplot as plt\n```\n\n## A line\n\n```python\nplt.plot([1, 2])\n```\n"
+    )
+    (drawn,) = example("gallery").main(tmp_path, page)
+    assert drawn == tmp_path / "gallery-a-line.png"
+    assert drawn.stat().st_size > 1000
 
 
 def test_demo(tmp_path, monkeypatch, capsys):

@@ -55,7 +55,7 @@ TEAMS = "import threading, sparsegp.parallel as p; print(p.SECOND_TEAM in [t.nam
     ],
 )
 def test_threads_that_wait_sleep_unless_the_user_has_decided(code, given, policy, has_team):
-    """By a variable if torch is loaded later, else by a second team of threads (decisions/0045)."""
+    """By a variable if torch is loaded later, else by a second team of threads (decisions/0021)."""
     kept = {name: value for name, value in os.environ.items() if name not in WAITS}
     code = f"import os; {code}; print(os.environ.get('OMP_WAIT_POLICY')); {TEAMS}"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=kept | given)

@@ -1,4 +1,4 @@
-"""Gaussian-process regression with honest uncertainty, for data that do not fit the textbook."""
+"""Gaussian-process regression with honest uncertainty, from a hundred rows to more than fit into memory."""
 
 import os
 from importlib import import_module
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         FactorizationError,
         FingerprintError,
         InputError,
+        MissingPackageError,
         ModelFileError,
         OutputError,
         SparseGPError,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sparsegp.estimators.committee_regressor import CommitteeGPRegressor
     from sparsegp.estimators.heteroscedastic_regressor import HeteroscedasticGPRegressor
     from sparsegp.estimators.loading import load
+    from sparsegp.estimators.pipelines import wrap
     from sparsegp.estimators.sparse import SparseGPRegressor
     from sparsegp.fit.pipeline import Progress
     from sparsegp.planning import plan
@@ -30,6 +32,8 @@ __all__ = [
     "FingerprintError",
     "HeteroscedasticGPRegressor",
     "InputError",
+    "MemoryLimitError",
+    "MissingPackageError",
     "ModelFileError",
     "OutputError",
     "Progress",
@@ -42,6 +46,7 @@ __all__ = [
     "plan",
     "report",
     "serving",
+    "wrap",
 ]
 
 # Threads that wait for each other sleep (decisions/0021). OpenMP reads this when torch is loaded; afterwards it would
@@ -54,8 +59,10 @@ _HOMES = {
     "CommitteeGPRegressor": "sparsegp.estimators.committee_regressor",
     "FactorizationError": "sparsegp.errors",
     "FingerprintError": "sparsegp.errors",
+    "MemoryLimitError": "sparsegp.errors",
     "HeteroscedasticGPRegressor": "sparsegp.estimators.heteroscedastic_regressor",
     "InputError": "sparsegp.errors",
+    "MissingPackageError": "sparsegp.errors",
     "ModelFileError": "sparsegp.errors",
     "OutputError": "sparsegp.errors",
     "Progress": "sparsegp.fit.pipeline",
@@ -63,15 +70,16 @@ _HOMES = {
     "SparseGPRegressor": "sparsegp.estimators.sparse",
     "load": "sparsegp.estimators.loading",
     "plan": "sparsegp.planning",
+    "wrap": "sparsegp.estimators.pipelines",
 }
 _MODULES = ("files", "kernels", "metrics", "report", "serving")
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
+        value = getattr(_imported(_HOMES[name]), name)
     elif name in _MODULES:
-        value = import_module(f"sparsegp.{name}")
+        value = _imported(f"sparsegp.{name}")
     elif name == "__version__":
         from importlib.metadata import version
 
@@ -80,6 +88,18 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'sparsegp' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _imported(module: str) -> Any:
+    """A module of this package. Most need torch, which an installation for predictions may lack."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from sparsegp.errors import NEEDS_TORCH, MissingPackageError
+
+        raise MissingPackageError(NEEDS_TORCH) from error
 
 
 def __dir__() -> list[str]:

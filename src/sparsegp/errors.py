@@ -25,5 +25,19 @@ class ModelFileError(SparseGPError, ValueError):
     """A model file that cannot be written or read: not one, damaged, altered, or made by a newer version."""
 
 
+class MissingPackageError(SparseGPError, ImportError):
+    """A package that is not installed is needed; the message says how to get it."""
+
+
 class OutputError(SparseGPError, OSError):
     """A file that cannot be written; what was there before is unchanged."""
+
+
+class MemoryLimitError(SparseGPError, MemoryError):
+    """There is not enough memory; the message says how much was needed and what to do."""
+
+
+NEEDS_TORCH = (
+    "This needs torch, which is not installed: pip install 'sparsegp[fit]'. Without it, `sparsegp predict` and "
+    "`evaluate` work with many saved models (docs/production.md says which); everything else needs torch."
+)

@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from queue import SimpleQueue
@@ -25,6 +25,7 @@ import cloudpickle
 import torch
 from threadpoolctl import ThreadpoolController
 
+from sparsegp import blas
 from sparsegp.errors import InputError, SparseGPError
 
 Item = TypeVar("Item")
@@ -39,6 +40,9 @@ PARENT_SECONDS = 2.0
 WAITING_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 SECOND_TEAM = "sparsegp-second-team"
 SHARED_ENTRIES = 2**20
+FEW_ROWS = 64
+"""So few rows to predict are not worth a second thread."""
+ALONE_ROWS = 1200
 
 
 # Threads of this process
@@ -88,12 +92,13 @@ def run(tasks: Sequence[Callable[[], Result]], on_end: Callable[[], None] = lamb
 
     `on_end` is called when all are done, or when one of them fails or at Ctrl-C, before the others are waited for.
     """
-    if len(tasks) < 2:
-        return [task() for task in tasks]
     before = available()
+    if len(tasks) < 2:
+        with single() if before == 1 else nullcontext():
+            return [task() for task in tasks]
     try:
         # New threads inherit the treatment of denormal numbers from this one.
-        pool = ThreadPoolExecutor(len(tasks), initializer=torch.set_num_threads, initargs=(1,))
+        pool = ThreadPoolExecutor(len(tasks), initializer=_work_alone)
         with one_scipy_thread(), pool:
             futures = [pool.submit(task) for task in tasks]
             try:
@@ -105,9 +110,37 @@ def run(tasks: Sequence[Callable[[], Result]], on_end: Callable[[], None] = lamb
         torch.set_num_threads(before)
 
 
+def single_for(n_rows: int) -> AbstractContextManager[None]:
+    """`single` where a matrix of so many rows is too small for two threads, unless this thread computes alone."""
+    return single() if n_rows <= ALONE_ROWS and not blas.is_alone() else nullcontext()
+
+
+def _work_alone() -> None:
+    torch.set_num_threads(1)
+    blas.set_alone()
+
+
+@contextmanager
+def threads_for(n_rows: int) -> Iterator[None]:
+    """Within, torch predicts few rows in this thread alone.
+
+    A second thread has to be woken for every operation, which takes longer than the operation, and beside busy
+    processes a hundred times as long.
+    """
+    before = available()
+    if n_rows > FEW_ROWS or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @contextmanager
 def single() -> Iterator[None]:
-    """Within, torch and the OpenMP loops of scikit-learn compute in this thread alone.
+    """Within, torch, scipy and the OpenMP loops of scikit-learn compute in this thread alone.
 
     For work on a few thousand rows: a second thread costs more than it gives, and the last digits of sums would depend
     on the number of threads.
@@ -115,7 +148,7 @@ def single() -> Iterator[None]:
     before = available()
     torch.set_num_threads(1)
     try:
-        with _all_pools().limit(limits=1, user_api="openmp"):
+        with _all_pools().limit(limits=1, user_api="openmp"), one_scipy_thread(), blas.alone():
             yield
     finally:
         torch.set_num_threads(before)

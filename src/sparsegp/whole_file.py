@@ -43,7 +43,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             except OSError as error:
                 raise _unwritable(target, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # the next writer removes it
+            temporary.unlink(missing_ok=True)
     _flush_folder(target)
 
 
@@ -81,8 +82,10 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     finally:
         # Before the lock is given up: whoever waits for it finds that the name is gone, and begins anew.
-        lock.unlink(missing_ok=True)
-        os.close(handle)
+        with suppress(OSError):
+            lock.unlink(missing_ok=True)
+        with suppress(OSError):
+            os.close(handle)
 
 
 class _Unfinished(io.FileIO):
@@ -170,15 +173,16 @@ def _is_at(handle: int, path: Path) -> bool:
 
 def _flush_folder(target: Path) -> None:
     """Wait until the disk has the new name."""
-    handle = os.open(target.parent, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        handle = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     except OSError as error:
         raise OutputError(
             f"{target} was written, but the disk did not confirm its name: {_reason(error)}. Look at the disk."
         ) from error
-    finally:
-        os.close(handle)
 
 
 def _unwritable(target: Path, error: OSError) -> OutputError:

@@ -1,6 +1,10 @@
 """Streams: intervals follow noise that changes."""
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as parquet
 import pytest
 
 from sparsegp import SparseGPRegressor
@@ -31,6 +35,28 @@ def test_a_stream_whose_noise_doubles_is_covered_again_after_two_thousand_rows()
     # 2,000 rows: one standard error is half a point
     assert 0.94 <= late <= 0.96
     assert model.calibration_.n_rows > 4000
+
+
+def flights_in_time_order():
+    table = parquet.read_table(Path(__file__).parents[2] / "examples/data/flights_nyc2013_sample.parquet")
+    time = [(name, "ascending") for name in ("month", "day_of_month", "dep_time")]
+    in_order = table.take(pc.sort_indices(table, time))
+    values = np.column_stack([column.to_numpy() for column in in_order.columns]).astype(np.float64)
+    return values[:, :6], values[:, -1]
+
+
+def test_flights_in_time_order_stay_covered_from_winter_to_spring():
+    X, y = flights_in_time_order()
+    model = SparseGPRegressor(approximation="vfe", kernel="matern32", n_inducing=40, random_state=0)
+    model.fit(X[:2000], y[:2000])
+    held = []
+    for start in range(2000, 14_000, 100):
+        new = slice(start, start + 100)
+        held.append(inside(model, X[new], y[new]).mean())
+        model.partial_fit(X[new], y[new])
+    # days differ from one another: a thousand flights in a row spread by more than chance
+    assert 0.94 <= np.mean(held) <= 0.965
+    assert all(0.92 <= part.mean() <= 0.985 for part in np.array_split(np.array(held), 12))
 
 
 def test_a_steady_stream_stays_covered():

@@ -133,5 +133,5 @@ class _Lost:
     def submit(self, *given: Any, **options: Any) -> Any:
         return self.client.submit(*given, **options)
 
-    def gather(self, futures: list[Any]) -> list[Any]:
+    def gather(self, futures: list[Any], **options: Any) -> list[Any]:
         raise distributed.comm.CommClosedError("closed")

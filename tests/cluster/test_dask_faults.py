@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,8 @@ from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import CollapsedObjective
 
 distributed = pytest.importorskip("distributed")
-from sparsegp.cluster import client  # noqa: E402
+from sparsegp.cluster import DaskExecutor, client, executor_of  # noqa: E402
+from sparsegp.parallel import itself  # noqa: E402
 
 
 def test_a_bad_row_group_is_named(both: Any, tmp_path: Any) -> None:
@@ -51,6 +55,167 @@ def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> No
     for wrong in ("nonsense", 8786):
         with pytest.raises(InputError, match="tcp://host:8786"):
             fitted(SparseGPRegressor(approximation="vfe", n_inducing=5), X, y, client=wrong)
+
+
+def _append(item: tuple[Any, ...], number: int) -> tuple[tuple[Any, ...], int]:
+    return (*item, number), len(item)
+
+
+def within(seconds: float, call: Callable[[], Any]) -> Any:
+    """The answer or the error of a call that must not hang."""
+    outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            outcome.put((call(), None))
+        except BaseException as error:
+            outcome.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        answer, error = outcome.get(timeout=seconds)
+    except Empty:
+        pytest.fail(f"no answer within {seconds} seconds")
+    if error is not None:
+        raise error
+    return answer
+
+
+def test_all_workers_are_lost_and_new_ones_come(both: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PATIENCE_SECONDS", 600.0)  # new workers may be slow to start
+    with executor_of(both) as executor:
+        placed, _ = executor.step(_append, executor.place([(k,) for k in range(4)]), 10)
+        for pid in both.run(os.getpid).values():
+            os.kill(pid, signal.SIGKILL)
+        while set(both.scheduler_info(n_workers=-1)["workers"]) & set(executor.threads):
+            time.sleep(0.05)
+        assert within(600, lambda: executor.map(itself, placed)) == [(k, 10) for k in range(4)]
+
+
+@pytest.fixture
+def brief_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("LOOK_SECONDS", 0.1), ("ANSWER_SECONDS", 0.5), ("PATIENCE_SECONDS", 1.0)):
+        assert getattr(client, name) <= 60.0
+        monkeypatch.setattr(client, name, seconds)
+
+
+HELD = threading.Event()
+
+
+def _held(item: Any) -> Any:
+    HELD.wait()
+    return item
+
+
+@pytest.fixture
+def one_thread() -> Iterator[Any]:
+    """A cluster of one worker in this process."""
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    HELD.clear()
+    with distributed.LocalCluster(**options) as cluster:
+        yield cluster
+        HELD.set()
+
+
+def test_workers_that_do_not_come_back_are_not_waited_for(one_thread: Any, brief_patience: None) -> None:
+    with executor_of(one_thread) as executor:
+        placed = executor.place([1, 2])
+        one_thread.scale(0)
+        while executor.client.scheduler_info(n_workers=-1)["workers"]:
+            time.sleep(0.05)
+        with pytest.raises(SparseGPError, match=r"workers of the Dask cluster are gone, and none came within 1 sec"):
+            within(60, lambda: executor.map(itself, placed))
+
+
+def test_work_that_lasts_is_waited_for(one_thread: Any, brief_patience: None) -> None:
+    with executor_of(one_thread) as executor:
+        placed = executor.place([3])
+        threading.Timer(2.0, HELD.set).start()
+        assert within(60, lambda: executor.map(_held, placed)) == [3]
+
+
+@pytest.fixture
+def processes() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address and the process of a scheduler with one worker."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    program = str(Path(sys.executable).parent / "dask")
+    commands = (
+        ["scheduler", "--port", address.rsplit(":", 1)[1], "--no-dashboard"],
+        ["worker", address, "--no-nanny", "--nthreads", "1", "--no-dashboard"],
+    )
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = [subprocess.Popen([program, *command], **quiet) for command in commands]
+    try:
+        with distributed.Client(address, timeout=120, set_as_default=False) as early:
+            early.wait_for_workers(1, timeout=120)
+        yield address, started[0]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait(60)
+
+
+def test_a_scheduler_that_falls_silent_or_dies_ends_the_fit(processes: Any, brief_patience: None) -> None:
+    address, scheduler = processes
+    with distributed.Client(address, timeout=5, set_as_default=False) as connection:
+        executor = client_executor(connection)
+        placed = executor.place([60.0])
+        threading.Timer(0.5, scheduler.send_signal, (signal.SIGSTOP,)).start()
+        with pytest.raises(SparseGPError, match="does not answer"):
+            within(60, lambda: executor.map(time.sleep, placed))
+        scheduler.send_signal(signal.SIGCONT)
+        threading.Timer(0.5, scheduler.kill).start()
+        for task in (time.sleep, itself):
+            with pytest.raises(SparseGPError, match="scheduler"):
+                within(60, lambda task=task: executor.map(task, placed))
+
+
+def client_executor(connection: Any) -> DaskExecutor:
+    return DaskExecutor(connection, client.worker_threads(connection))
+
+
+def _failing_part(frame: Any) -> Any:
+    if frame["a"].iloc[0] > 0:
+        raise RuntimeError("the store is away")
+    return frame
+
+
+def test_a_partition_that_raises_is_an_input_error(one_thread: Any) -> None:
+    dd = pytest.importorskip("dask.dataframe")
+    X, y = make_data(60)
+    frame = frame_of(X, y)
+    frame["a"] = np.arange(60)
+    collection = dd.from_pandas(frame, npartitions=3).map_partitions(_failing_part, meta=frame)
+    model = SparseGPRegressor(**QUICK)
+    with pytest.raises(InputError, match=r"(?s)cannot be read on the workers.*store is away"):
+        within(60, lambda: model.fit(collection, target="y", client=one_thread))
+    with pytest.raises(InputError, match=r"(?s)Partition 1 cannot be computed.*store is away"):
+        within(60, lambda: model.fit(collection, target="y"))
+    model.fit(frame_of(X, y), target="y")
+    before = model.predict(X[:3])
+    with pytest.raises(InputError, match="cannot be read on the workers"):
+        within(60, lambda: model.partial_fit(collection, target="y", client=one_thread))
+    assert np.array_equal(model.predict(X[:3]), before)
+
+
+def test_inputs_and_target_as_parts_of_one_dask_frame(one_thread: Any) -> None:
+    dd, da = pytest.importorskip("dask.dataframe"), pytest.importorskip("dask.array")
+    X, y = make_data(60)
+    collection = dd.from_pandas(frame_of(X, y).assign(w=np.linspace(0.5, 2.0, 60)), npartitions=3)
+    inputs = collection[["a", "b"]]
+    expected = SparseGPRegressor(**QUICK).fit(frame_of(X, y)[["a", "b"]], y, sample_weight=np.linspace(0.5, 2.0, 60))
+    for where in ({"client": one_thread}, {}):
+        got = SparseGPRegressor(**QUICK).fit(inputs, collection["y"], sample_weight=collection["w"], **where)
+        same_model(got, expected, 1e-6)
+        assert list(got.feature_names_in_) == ["a", "b"]
+    model = SparseGPRegressor(**QUICK)
+    for wrong in (y, da.from_array(y, chunks=20), collection["y"].repartition(npartitions=2)):
+        with pytest.raises(InputError, match="y must"):
+            model.fit(inputs, wrong, client=one_thread)
+    with pytest.raises(InputError, match="y must be a dask array"):
+        model.fit(da.from_array(X, chunks=(20, 2)), collection["y"])
 
 
 class Interrupted(Exception):

@@ -239,7 +239,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def gather(self, futures: list[Any]) -> list[Any]:
+    def gather(self, futures: list[Any], **options: Any) -> list[Any]:
         raise self.error
 
 

@@ -21,15 +21,15 @@ FIXED = {
 }  # fmt: skip
 
 
-def table(n: int = 400) -> pd.DataFrame:
+def table(n: int = 2800) -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    level, city = rng.integers(0, 3, n), rng.integers(0, 30, n)
+    level, city = rng.integers(0, 3, n), rng.integers(0, 140, n)
     size = rng.uniform(0.0, 5.0, n)
     frame = pd.DataFrame(
         {
             "size": np.where(rng.random(n) < 0.1, np.nan, size),
             "colour": np.array(["red", "green", "blue"])[level],
-            "city": [f"city {k:02d}" for k in city],
+            "city": [f"city {k:03d}" for k in city],
             "when": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.uniform(0, 40, n), unit="D"),
         }
     )
@@ -43,9 +43,9 @@ def table(n: int = 400) -> pd.DataFrame:
 def test_workers_find_the_encoding_of_one_process(both: Any, tmp_path: Path, kind: str) -> None:
     frame = table()
     new = frame[:50].drop(columns="y")
-    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=70)
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=500)
     for k in range(3):
-        frame[k * 140 : (k + 1) * 140].to_csv(tmp_path / f"rows-{k}.csv", index=False)
+        frame[k * 1000 : (k + 1) * 1000].to_csv(tmp_path / f"rows-{k}.csv", index=False)
     data = {
         "parquet": tmp_path / "rows.parquet",
         "csv": sorted(tmp_path.glob("*.csv")),
@@ -55,7 +55,7 @@ def test_workers_find_the_encoding_of_one_process(both: Any, tmp_path: Path, kin
     expected = SparseGPRegressor(**FIXED).fit(frame, target="y")
     found = SparseGPRegressor(**FIXED).fit(data, target="y", client=both)
     assert found.info_["columns"] == expected.info_["columns"]
-    assert found.n_samples_seen_ == 399
+    assert found.n_samples_seen_ == 2799
     mine, theirs = (model.fitted_.columns.encoding for model in (found, expected))
     for a, b in zip(mine.codes, theirs.codes, strict=True):
         assert type(a) is type(b)
@@ -73,9 +73,9 @@ def test_workers_find_the_encoding_of_one_process(both: Any, tmp_path: Path, kin
 @pytest.mark.filterwarnings("ignore:The target is missing")
 def test_updates_on_workers_have_the_encoding_of_the_fit(both: Any) -> None:
     frame, new = table(), table()[:50].drop(columns="y")
-    here = SparseGPRegressor(**FIXED).fit(frame[:200], target="y").partial_fit(frame[200:], target="y")
-    there = SparseGPRegressor(**FIXED).fit(frame[:200], target="y")
-    there.partial_fit(dd.from_pandas(frame[200:], npartitions=3), target="y", client=both)
+    here = SparseGPRegressor(**FIXED).fit(frame[:2000], target="y").partial_fit(frame[2000:], target="y")
+    there = SparseGPRegressor(**FIXED).fit(frame[:2000], target="y")
+    there.partial_fit(dd.from_pandas(frame[2000:], npartitions=3), target="y", client=both)
     np.testing.assert_allclose(there.predict(new), here.predict(new), atol=1e-8)
     lazy = there.predict(dd.from_pandas(new, npartitions=2))
     np.testing.assert_allclose(lazy.compute(scheduler="sync"), there.predict(new), atol=1e-12)

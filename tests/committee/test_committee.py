@@ -174,3 +174,19 @@ def test_only_kernels_known_to_decrease_spare_anybody() -> None:
     block = block_of(90, 0, 8.0)
     committee = make_committee("exact", "rbcm", smooth + kernels.Periodic(0.5), block, 1e-3)
     assert bool(committee.asked(block.X + 50.0).all())
+
+
+@pytest.mark.parametrize("kernel", DECREASING)
+def test_experts_share_what_they_know_of_the_common_rows(kernel: str) -> None:
+    """Answers beyond the common part are those of the whole expert, at rows near and far, few and many."""
+    block = block_of(240)
+    committee = make_committee("exact", "grbcm", DECREASING[kernel], block, 0.0)
+    assert committee.common is not None
+    X = torch.cat([block.X[:10], block_of(90, seed=5, width=6.0).X])
+    for rows in (X, X[:1]):
+        common = committee.common.common_part(rows)
+        assert common is not None
+        for expert in committee.experts:
+            (alone,), (beyond,) = expert.moments(rows), expert.moments(rows, common)
+            assert beyond.var.data_ptr() != alone.var.data_ptr()
+            agree((beyond.mean, beyond.var), (alone.mean, alone.var))

@@ -268,6 +268,27 @@ def test_the_nearest_experts_are_asked_and_no_others(changes: dict[str, Any], tm
     agree(load(tmp_path / "model.sgp").predict(Xs, return_std=True), model.predict(Xs, return_std=True), rtol=1e-7)
 
 
+def test_eight_experts_are_asked_unless_somebody_says_otherwise() -> None:
+    """Where cells have places: what more would say is little, and a prediction costs the same with any number."""
+    X, y = wave(240)
+    Xs = wave(25, seed=1)[0]
+    usual, everybody = (
+        fixed(n_experts=16, skip_tolerance=0.0, aggregation="rbcm", **given) for given in ({}, {"most_asked": None})
+    )
+    asked = usual.fit(X, y).model_.committee.asked(usual.scaling_.tensor(Xs))
+    assert (asked.sum(1) == 8).all()
+    assert everybody.fit(X, y).model_.committee.asked(usual.scaling_.tensor(Xs)).all()
+    (mean, std), (full, full_std) = (model.predict(Xs, return_std=True) for model in (usual, everybody))
+    assert np.abs(mean - full).max() < 0.3 * full_std.min()
+    np.testing.assert_allclose(std, full_std, rtol=0.05)
+    few = fixed(n_experts=6).fit(X, y)
+    assert few.model_.committee.nearest is None
+    by_chance = fixed(n_experts=16, partition="random").fit(X, y)
+    assert by_chance.model_.committee.nearest is None
+    labels = np.arange(len(X)) % 12
+    assert fixed().fit(X, y, blocks=labels).model_.committee.nearest is None
+
+
 @pytest.mark.parametrize("aggregation", [name for name, row in TABLE.items() if not row.communicates])
 def test_those_who_are_not_asked_might_as_well_not_be_there(aggregation: str) -> None:
     """Moments and covariances are those of a committee of the nearest experts alone."""

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from problems import CHANGES, KERNELS, DenseProblem, get_row, random_problem
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
+from sparsegp.calibration.calibration import Calibration
+from sparsegp.calibration.mixture import Shape
 from sparsegp.core.block import Block
 from sparsegp.estimators.diagnosis import (
     Finding,
@@ -18,6 +20,7 @@ from sparsegp.estimators.diagnosis import (
     evidence_bounds,
     model_evidence_bounds,
 )
+from sparsegp.fit.problem import INTERRUPTED
 from sparsegp.testing import oracle
 
 
@@ -147,7 +150,7 @@ def test_intervals_too_narrow_and_too_wide(noise_var):
     findings = found(fixed(noise_var=noise_var).fit(X, y), *wave(seed=1))
     narrow = "The intervals are too narrow" in findings
     assert narrow == (noise_var < 0.01)
-    assert narrow or "The intervals do not hold as many rows as they should" in findings
+    assert narrow != ("The intervals are wider than needed" in findings)
 
 
 def test_a_target_with_few_or_repeated_values_is_named():
@@ -248,3 +251,46 @@ def test_bounds_do_not_need_a_prior_of_vfe():
     problem = random_problem(2)
     block = Block(problem.X, problem.y, torch.full_like(problem.y, problem.noise_var))
     assert evidence_bounds(problem.prior(get_row("fitc")), block).lower == pytest.approx(bounds_of(problem).lower)
+
+
+def test_intervals_below_a_natural_zero_are_pointed_out():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, (300, 1))
+    y = np.exp(X[:, 0] + 0.4 * rng.standard_normal(300))
+    model = fixed(kernel=kernels.SquaredExponential(4.0, 1.0), noise_var=1.0).fit(X[:200], y[:200])
+    finding = found(model, X[200:], y[200:])["Some intervals reach below zero, where no target is"]
+    share = np.mean(model.predict_interval(X[200:])[0] < 0.0)
+    assert f"{share:.1%} of the 95 % intervals do" in finding.evidence
+    assert "(log)" in finding.try_this
+    some = np.where(np.arange(100) == 3, 0.0, y[200:])
+    assert "(log1p)" in found(model, X[200:], some)["Some intervals reach below zero, where no target is"].try_this
+    assert not any("below zero" in what for what in found(model, X[200:], y[200:] - 1.0))
+
+
+def test_a_fit_that_was_cut_short_is_pointed_out():
+    X, y = wave(600)
+    with pytest.warns(UserWarning, match="time_budget"):
+        model = SparseGPRegressor(approximation="vfe", n_inducing=20, time_budget=1e-6, random_state=0).fit(X, y)
+    finding = found(model, *wave(seed=1))["The fit ran out of time"]
+    assert (finding.severity, "learned little" in finding.evidence) == ("warning", True)
+    budget = {**model.info_["budget"], "fraction": 0.3, "reason": INTERRUPTED}
+    model.fitted_ = replace(model.fitted_, info={**model.info_, "budget": budget})
+    finding = found(model, *wave(seed=1))["The fit was interrupted before it was done"]
+    assert finding.severity == "warning"
+    assert "rests on 30.0% of its rows" in finding.evidence
+    done = SparseGPRegressor(approximation="vfe", n_inducing=20, optimizer=None, random_state=0).fit(X, y)
+    assert not any(what.startswith("The fit") for what in found(done, *wave(seed=1)))
+
+
+def test_bounds_are_of_the_model_also_where_calibration_leaves_no_noise():
+    """Forecasts narrower than the model's own f have no noise left, up to rounding."""
+    X, y = wave(300)
+    model = fixed(noise_var=0.01).fit(X, y)
+    expected = model_evidence_bounds(model, X, y)
+    narrow = Calibration(Shape.gaussian(1e-3))
+    model.fitted_ = replace(model.fitted_, calibration=narrow)
+    forecast = model.forecast(X)
+    assert (forecast.noise_std >= 0.0).all()
+    assert (forecast.noise_std == 0.0).any()
+    assert model_evidence_bounds(model, X, y) == expected
+    assert "The intervals are too narrow" in found(model, X, y)

@@ -67,3 +67,23 @@ def test_a_file_holds_every_digit(name, weight, tmp_path):
     assert loaded.model_.noise_var == model.model_.noise_var
     for got, expected in zip(loaded.predict(X, return_std=True), model.predict(X, return_std=True), strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("kernel", ["se", "matern12", "matern32", "matern52", "rq"])
+def test_rows_at_any_distance_have_the_prior(kernel, tmp_path):
+    """Squares of distances would overflow, and a polynomial times exp would be NaN."""
+    X = np.linspace(-1.0, 1.0, 30)[:, None] * 1e-200
+    model = SparseGPRegressor(kernel, "vfe", n_inducing=6, optimizer=None, normalize=False, trend=None)
+    model.fit(X, np.sin(X[:, 0] * 3e200))
+    model.save(tmp_path / "model.sgp")
+    for one in (model, sparsegp.load(tmp_path / "model.sgp"), sparsegp.serving.load(tmp_path / "model.sgp")):
+        mean, std = one.predict(np.array([[1.0], [-1e300], [1e-200]]), return_std=True)
+        assert np.isfinite([mean, std]).all()
+        if kernel != "rq":  # whose tails are long
+            assert mean[:2] == pytest.approx([0.0, 0.0], abs=1e-9)
+
+
+def test_targets_that_overflow_are_refused_without_normalize_too():
+    X = np.linspace(-1.0, 1.0, 30)[:, None]
+    with pytest.raises(InputError, match="Divide y by one number"):
+        SparseGPRegressor("se", "vfe", n_inducing=5, optimizer=None, normalize=False).fit(X, 1e200 * X[:, 0])

@@ -1,7 +1,9 @@
 """Masked values are refused, and rows of different unseen blocks do not go together."""
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse
 
 from sparsegp import InputError, SparseGPRegressor
 
@@ -47,3 +49,26 @@ def test_rows_of_different_unseen_blocks_are_independent_given_the_inducing_valu
     np.fill_diagonal(expected, 0.0)
     np.testing.assert_allclose(residual, expected, atol=1e-10)
     assert np.abs(expected).max() > 1e-3
+
+
+STRANGE = {
+    "sparse": (lambda X: scipy.sparse.csr_matrix(X), r"(?s)Sparse data.*toarray.*8 bytes"),
+    "mixed names": (lambda X: pd.DataFrame(X, columns=["a", 7]), r"(?s)string names.*to_numpy"),
+    "no columns": (lambda X: pd.DataFrame(index=range(len(X))), "X has no columns"),
+    "same names": (lambda X: pd.DataFrame(X, columns=["a", "a"]), r"(?s)unique column names.*Rename"),
+    "complex": (lambda X: X + 1j, r"(?s)Complex data.*real numbers"),
+    "three axes": (lambda X: X[None], "dim 3"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_scikit_learn_refuses_is_an_error_of_ours_with_a_hint(name):
+    change, said = STRANGE[name]
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    model = SparseGPRegressor("se", "vfe", n_inducing=4, optimizer=None)
+    with pytest.raises(InputError, match=said):
+        model.fit(change(X), X[:, 0])
+    model.fit(X, X[:, 0])
+    if name not in ("mixed names", "same names"):
+        with pytest.raises(InputError):
+            model.predict(change(X))

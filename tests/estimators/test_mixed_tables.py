@@ -216,17 +216,17 @@ def test_files_and_serving_say_the_same(simple, path):
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "batches", "polars"])
 def test_every_way_in_gives_the_same_model(kind, tmp_path):
-    frame = table(300)
+    frame = table(3000)
     frame.loc[[5, 50], "colour"] = None
     frame.loc[[7, 70], "size"] = np.nan
-    frame["city"] = [f"city {k:02d}" for k in np.random.default_rng(8).integers(0, 30, 300)]
-    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=90)
+    frame["city"] = [f"city {k:03d}" for k in np.random.default_rng(8).integers(0, 140, 3000)]
+    frame.to_parquet(tmp_path / "rows.parquet", row_group_size=900)
     frame.to_csv(tmp_path / "rows.csv", index=False)
     expected = fixed().fit(frame, target="y")
     data = {
         "parquet": tmp_path / "rows.parquet",
         "csv": tmp_path / "rows.csv",
-        "batches": lambda: (frame[k : k + 70] for k in range(0, 300, 70)),
+        "batches": lambda: (frame[k : k + 700] for k in range(0, 3000, 700)),
         "polars": pl.from_pandas(frame),
     }[kind]
     found = fixed().fit(data, target="y")

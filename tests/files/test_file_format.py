@@ -83,7 +83,7 @@ def test_the_page_says_every_word_that_a_text_may_be():
 
 # A reader written from the page: json, struct and numpy, nothing of sparsegp.
 
-TYPES = {"F64": ("<f8", "float64"), "F32": ("<f4", "float32"), "I64": ("<i8", "int64")}
+TYPES = {"F64": ("<f8", "float64"), "F32": ("<f4", "float32"), "I64": ("<i8", "int64"), "U8": ("u1", "uint8")}
 
 
 def read(path):

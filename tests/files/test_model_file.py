@@ -7,6 +7,7 @@ import re
 import stat
 import struct
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 
 import sparsegp
@@ -247,7 +249,6 @@ def test_every_altered_byte_is_noticed(vfe_file, tmp_path_factory, place, flip):
 
 
 def test_other_files_are_refused(path, tmp_path):
-    from safetensors.torch import save_file
 
     with pytest.raises(ModelFileError, match="no model file"):
         sparsegp.load(tmp_path / "missing.sgp")
@@ -326,6 +327,66 @@ def test_a_file_whose_std_is_no_number_is_refused(path, vfe_file):
     container.write(path, description, arrays)
     with pytest.raises(ModelFileError, match="variance"):
         sparsegp.load(path)
+
+
+FORGED = {
+    "negative noise": lambda d, a: d.update(noise_var=-5.0, mean_noise_var=-5.0),
+    "infinite noise": lambda d, a: d.update(mean_noise_var={"$number": "inf"}),
+    "no scale": lambda d, a: d["scaling"].update(target_scale=0.0),
+    "negative scale": lambda d, a: d["scaling"].update(target_scale=-1.0),
+    "a mean that is no number": lambda d, a: d["scaling"].update(target_mean={"$number": "nan"}),
+    "columns without scale": lambda d, a: a.update({"scaling.input_scale": np.zeros(2)}),
+    "singular precision": lambda d, a: a.update(zeroed(a, "posterior.inducing.precision_cholesky")),
+    "singular prior": lambda d, a: a.update(zeroed(a, "posterior.inducing.prior_cholesky")),
+    "endless variance": lambda d, a: a.update(
+        {name: np.full_like(value, 1e5) for name, value in a.items() if name.endswith("log_variance")}
+    ),
+    "negative power": lambda d, a: d["posterior"]["approximation"]["components"][0].update(power=-3.0),
+    "negative count": lambda d, a: d["statistics"].update(n_rows=-1.0),
+    "overflow": lambda d, a: a.update({"posterior.inducing.mean": np.full(12, 1e308)}),
+    "a digest of another size": lambda d, a: a.update({"row_digest": np.zeros(7, np.uint8)}),
+}
+
+
+def zeroed(arrays, name):
+    """The triangle with a zero in the middle of its diagonal."""
+    triangle = arrays[name].copy()
+    triangle[5 * 6 // 2 - 1] = 0.0
+    return {name: triangle}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_values_that_no_fitted_model_has_are_refused(name, path, vfe_file):
+    hostile(FORGED[name])(vfe_file, path)
+    with pytest.raises(ModelFileError, match="cannot be used"):
+        sparsegp.load(path)
+    if name not in ("negative count", "negative power", "a digest of another size"):  # of no use for predictions
+        with pytest.raises(ModelFileError, match="cannot be used"):
+            sparsegp.serving.load(path)
+
+
+def test_json_has_no_constants_beyond_json(path, vfe_file):
+    description, arrays = container.read(vfe_file)
+    text = json.dumps(description).replace('"rows_seen": 90', '"rows_seen": NaN')
+    header = {"format": container.FORMAT, "description": text, "checksum": container.checksum(text, arrays)}
+    save_file({name: torch.from_numpy(value) for name, value in arrays.items()}, path, metadata=header)
+    with pytest.raises(ModelFileError, match="not JSON"):
+        sparsegp.load(path)
+
+
+def test_what_could_not_be_loaded_is_not_saved(path, vfe_file):
+    model = sparsegp.load(vfe_file)
+    before = vfe_file.read_bytes()
+    model.fitted_ = replace(model.fitted_, n_samples=-3)
+    with pytest.raises(ModelFileError, match=r"rows_seen .*expected not negative.*was not written"):
+        model.save(vfe_file)
+    assert vfe_file.read_bytes() == before
+
+
+def test_a_prediction_that_is_no_number_is_an_error(vfe_file):
+    for model in (sparsegp.load(vfe_file), sparsegp.serving.load(vfe_file)):
+        with pytest.raises(InputError, match="not a finite number"):
+            model.predict(np.array([[0.0, 1e308]]))  # its kernel has a linear part
 
 
 def test_loading_runs_no_pickle(vfe_file, monkeypatch):

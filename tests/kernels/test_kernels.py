@@ -67,6 +67,13 @@ CASES = {
     "linear": (lambda: kernels.Linear([0.5, 2.0], [0.3, -1.0]), 2),
     "linear isotropic": (lambda: kernels.Linear(0.5, 0.3), 2),
     "constant": (lambda: kernels.Constant(0.4), 2),
+    "great circle": (lambda: kernels.GreatCircle(0.7, 150.0), 2),
+    "great circle, rough": (lambda: kernels.GreatCircle(0.7, 90.0, "matern12"), 2),
+    "great circle, smooth": (lambda: kernels.GreatCircle(0.7, 200.0, "squared_exponential"), 2),
+    "great circle in time": (
+        lambda: kernels.GreatCircle(0.7, 150.0, "matern52", active_dims=[2, 0]) * kernels.Matern32(active_dims=[1]),
+        3,
+    ),
     "fixed": (fixed_variance, 2),
     "sum": (lambda: kernels.SquaredExponential(1.5, [0.8, 1.2]) + kernels.Linear(0.4) + 0.3, 2),
     "product": (lambda: kernels.Matern52(0.4, 0.7) * kernels.Periodic(1.2, 0.8, 2.0), 2),

@@ -20,12 +20,12 @@ from problems import (
     with_weights,
 )
 from sparsegp import kernels, linalg
-from sparsegp.core import approximations
+from sparsegp.core import approximations, noise_model
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.prior import SparsePrior
 from sparsegp.learn import direct
 from sparsegp.learn.hyperparameters import Hyperparameters
-from sparsegp.learn.objective import CollapsedObjective, ExactObjective, Objective
+from sparsegp.learn.objective import CollapsedObjective, ExactObjective, Objective, objective_of
 from sparsegp.testing import oracle
 
 
@@ -186,3 +186,63 @@ def test_threads_give_the_same_value_and_gradient(name, monkeypatch):
     (value, gradient), (threaded_value, threaded_gradient) = results
     assert threaded_value == pytest.approx(value, rel=1e-12)
     np.testing.assert_allclose(threaded_gradient, gradient, rtol=1e-9, atol=1e-9 * np.abs(gradient).max())
+
+
+@pytest.mark.parametrize("name", ["fitc", "pep", "pitc", "block-pep", "points"])
+@pytest.mark.parametrize("lengthscale", [0.5, 2.0])
+def test_coarse_products_keep_value_and_gradient(
+    name: str, lengthscale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single precision where it is used, on a well and on an ill-conditioned Kuu: right to 1e-6."""
+    rng = np.random.default_rng(7)
+    X = torch.from_numpy(rng.uniform(0.0, 4.0, (700, 3)))
+    y = torch.sin(3.0 * X[:, 0]) + 0.1 * torch.from_numpy(rng.standard_normal(700))
+    rows = MemoryRows(Block(X, y), torch.tensor([0, 300, 700]))
+    kernel = kernels.SquaredExponential(1.3, [lengthscale, lengthscale, 2.0 * lengthscale])
+    objective = CollapsedObjective(rows, get_row(name))
+    values, gradients = [], []
+    for coarse_from in (1, 10**6):
+        monkeypatch.setattr("sparsegp.learn.adjoint.COARSE_FROM", coarse_from)
+        hyper = Hyperparameters(kernel, 0.02, X[:140])
+        values.append(objective.value_and_gradient(hyper))
+        gradients.append(hyper.gradient())
+    assert values[0] == pytest.approx(values[1], rel=1e-12)
+    near(gradients[0], gradients[1], 1e-6)
+    assert not np.array_equal(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["pic", "pitc"])
+def test_a_single_block_is_learned_as_the_exact_model(name: str, weighted: bool) -> None:
+    problem = random_problem(181)
+    problem = with_weights(problem) if weighted else problem
+    rows = MemoryRows(problem.block, torch.tensor([0, len(problem.block)]))
+    approx, held = get_row(name), {"learn_inducing": False}
+    exact = objective_of(rows, approx)
+    assert isinstance(exact, ExactObjective)
+    found = []
+    for objective in (exact, CollapsedObjective(rows, approx)):
+        hyper = Hyperparameters(problem.kernel, problem.noise_var, problem.inducing, **held)
+        found.append((objective.value_and_gradient(hyper), objective.value(hyper), hyper.gradient()))
+    assert found[0][:2] == pytest.approx(found[1][:2], rel=1e-10)
+    near(found[0][2], found[1][2], 1e-8)
+
+
+def test_other_approximations_and_more_blocks_keep_their_objective() -> None:
+    block = random_problem(182).block
+    one, two = torch.tensor([0, len(block)]), torch.tensor([0, 3, len(block)])
+    assert isinstance(objective_of(MemoryRows(block, two), get_row("pic")), CollapsedObjective)
+    assert isinstance(objective_of(MemoryRows(block, one), get_row("block-pep")), CollapsedObjective)
+    assert isinstance(objective_of(MemoryRows(block, one), get_row("vfe")), CollapsedObjective)
+
+
+@pytest.mark.parametrize("name", ["fitc", "pep", "points", "vfe"])
+def test_the_bound_of_the_pullback_holds(name: str) -> None:
+    approx = get_row(name)
+    generator = torch.Generator().manual_seed(1)
+    d, noise = (10.0 ** (8.0 * torch.rand(500, dtype=torch.float64, generator=generator) - 6.0) for _ in range(2))
+    v = noise_model.point_variance(approx, d, noise)
+    # the least that bar v can be: a row without error and without uncertainty of f
+    d_bar, _ = noise_model.point_pullback(approx, d, noise, v, -0.5 / v)
+    bound = noise_model.pullback_bound(approx)
+    assert (d_bar * v >= -bound * (1.0 + 1e-12)).all()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from sparsegp import kernels
 from sparsegp.core.block import Block
+from sparsegp.core.dense import ExactPosterior
 from sparsegp.learn import neighbourhoods
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.neighbourhoods import Rounds, held_out_log_density, learn
@@ -91,3 +94,25 @@ def test_held_out_rows_are_predicted_without_their_own_target() -> None:
     changed = Block(block.X, block.y.clone())
     changed.y[3] += 100.0
     assert held_out_log_density(changed, hyper, judged, 30) < held_out_log_density(block, hyper, judged, 30) - 100.0
+
+
+@pytest.mark.parametrize("known_noise", [False, True])
+@pytest.mark.parametrize("n_rows", [60, 700])
+def test_rows_predicted_together_are_those_of_exact_models(n_rows: int, known_noise: bool) -> None:
+    """From covariances of all rows where they are few, and of groups where they are many; copies are left out."""
+    block = quickly_varying(n_rows)
+    block = block.take(torch.cat([torch.arange(n_rows), torch.tensor([0])]))
+    if known_noise:
+        block = replace(block, noise_var=torch.linspace(0.1, 0.4, len(block), dtype=torch.float64))
+    hyper = Hyperparameters(kernels.Matern32(1.3, [0.2, 0.7]), 0.2, block.X[:1])
+    judged = torch.tensor([0, 7, 31])
+    mean, var = neighbourhoods.predicted_by_neighbours(block, hyper, judged, 20)
+    for k, row in enumerate(judged.tolist()):
+        distance = ((block.X - block.X[row]) / hyper.kernel.lengthscales.detach()).square().sum(1)
+        distance[distance == 0.0] = torch.inf
+        near = block.take(distance.topk(20, largest=False).indices)
+        posterior = ExactPosterior.build(hyper.kernel, near, hyper.noise_var)
+        expected, spread = posterior.marginals(block.X[[row]])
+        own = hyper.noise_var if block.noise_var is None else block.noise_var[row]
+        assert float(mean[k]) == pytest.approx(float(expected), rel=1e-9)
+        assert float(var[k]) == pytest.approx(float(spread + own), rel=1e-9)

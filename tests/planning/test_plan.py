@@ -13,6 +13,7 @@ from pyarrow import csv
 
 from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, plan
 from sparsegp.core.approximations import NAMES
+from sparsegp.core.local import CACHE_BYTES
 from sparsegp.planning import Machine, cost, duration, measured, size
 from sparsegp.planning.cost import Cost
 from sparsegp.planning.estimate import evaluation_bytes
@@ -55,6 +56,15 @@ def test_a_fit_and_predictions_cost_about_what_was_measured():
     assert 0.5 < of_size(36_000, n_inducing=300).seconds / 36.2 < 2.0
     assert 0.5 < of_size(36_000, n_inducing=300, approximation="fitc").seconds / 66.8 < 2.0
     assert 0.5 < of_size(20_000).estimates[0].prediction_seconds / 5.96 < 2.0
+
+
+def test_predictions_of_local_models_take_bounded_memory_and_the_plan_says_how_much():
+    small, large, huge = (of_size(n, approximation="pic").estimates[0].prediction_bytes for n in (2_000, 10**6, 10**8))
+    assert small < 200e6 < large
+    assert large - 8.0 * 2 * 10**6 < CACHE_BYTES + 300e6
+    assert huge - large < 100 * 8.0 * 2.5 * 10**6  # weights of the mean alone
+    assert of_size(10**6).estimates[0].prediction_bytes < 50e6
+    assert "memory of predictions" in str(of_size(2_000, approximation="pic"))
 
 
 def test_a_fit_takes_about_the_memory_that_was_measured():

@@ -98,7 +98,7 @@ def test_a_page_is_well_formed_and_needs_nothing_else(written):
 def test_strings_of_the_user_are_text(written):
     page = Reader(written[2])
     assert page.text.startswith(f"About {HOSTILE}")
-    assert f"Prediction along {HOSTILE}" in page.text
+    assert f"Effect of {HOSTILE}" in page.text
     assert "<i>yield</i> (target)" in page.text
     assert "i" not in page.tags
 
@@ -119,7 +119,16 @@ def test_a_page_says_what_is_known_of_the_model(written):
         assert finding.try_this in page.text
     assert repr(model.kernel_) in page.text
     assert f"{y.max():.4g}" in page.text
-    for heading in ("Warnings and findings", "Calibration", "Errors", "What the model assumes", "The rows"):
+    for heading in (
+        "What matters",
+        "Where the intervals hold",
+        "What the model does not know",
+        "Warnings and findings",
+        "Calibration",
+        "Errors",
+        "What the model assumes",
+        "The rows",
+    ):
         assert heading in page.text
     assert page.tags.count("svg") == page.tags.count("figure") >= 5
 

@@ -15,7 +15,7 @@ from sparsegp.errors import ModelFileError
 from sparsegp.files import container
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-LIGHT_ROWS = ("vfe", "dtc", "sor", "fitc", "fic", "pep", "pitc", "block-pep")
+LIGHT_ROWS = ("vfe", "dtc", "sor", "fitc", "fic", "pep", "pitc", "block-pep", "pic", "exact", "sod")
 KERNELS = {
     "se": kernels.SquaredExponential(1.3, [0.7, 1.9]),
     "groups": kernels.Matern52(1.7, [0.9, 1.6], groups=[1, 0]) + kernels.RationalQuadratic(0.3, 1.2, groups=[0, 0]),
@@ -27,6 +27,7 @@ KERNELS = {
     "product": kernels.Matern32(1.1, 0.8, active_dims=[0]) * kernels.SquaredExponential(1.4, 1.2, active_dims=[1]),
     "linear": kernels.Matern52(1.7, [0.9, 1.6]) + kernels.Linear([0.2, 0.5], center=[12.0, 13.0]),
     "power": kernels.Matern52(1.1, 0.9) ** 2,
+    "great circle": kernels.GreatCircle(1.4, 120.0) + kernels.Matern32(0.3, 2.0, active_dims=[1]),
     "periodic": kernels.Periodic(1.0, [1.3, 0.8], [2.2, 3.1]) + kernels.Constant(0.2),
 }
 
@@ -72,7 +73,7 @@ def same_predictions(light, model):
 
 
 @pytest.mark.parametrize("approximation", LIGHT_ROWS)
-def test_every_model_of_inducing_values_says_the_same(approximation, path):
+def test_every_approximation_says_the_same(approximation, path):
     model = fitted(approximation=approximation)
     model.save(path)
     same_predictions(serving.load(path), model)
@@ -104,6 +105,63 @@ def test_a_model_that_took_rows_in_says_the_same(changes, path):
     same_predictions(serving.load(path), model)
 
 
+@pytest.mark.parametrize("approximation", ["pic", "exact"])
+@pytest.mark.parametrize("trend", [None, "constant", "linear"])
+def test_rows_with_trend_noise_and_weights_say_the_same(approximation, trend, path):
+    X, y = wave()
+    rng = np.random.default_rng(2)
+    model = SparseGPRegressor("matern32", approximation, n_inducing=20, n_blocks=4, optimizer=None, trend=trend)
+    noise, weight = rng.uniform(0.05, 0.5, len(y)), rng.uniform(0.5, 3.0, len(y))
+    model.fit(X, y, noise_var=noise, sample_weight=weight).save(path)
+    assert (model.model_.trend is None) == (trend is None)
+    same_predictions(serving.load(path), model)
+
+
+def test_a_local_model_that_took_and_gave_back_rows_says_the_same(path):
+    model = fitted(approximation="pic").partial_fit(*wave(60, seed=3)).forget(*wave(60, seed=3))
+    model.save(path)
+    same_predictions(serving.load(path), model)
+
+
+def test_blocks_of_the_user_and_blocks_without_rows_say_the_same(path):
+    X, y = wave()
+    labels = 10 * (X[:, 0] > 13).astype(int) + (X[:, 1] > 13)
+    model = SparseGPRegressor("se", "pic", n_inducing=20, optimizer=None).fit(X, y, blocks=labels)
+    gone = labels == 11
+    model.forget(X[gone], y[gone], blocks=labels[gone]).save(path)
+    same_predictions(serving.load(path), model)
+
+
+def test_a_calibrated_local_model_says_the_same(path):
+    X, y = wave(400)
+    y = y + np.random.default_rng(5).standard_t(3, len(y)) * (0.1 + (X[:, 0] > 13))
+    kernel = kernels.Matern52(9.0, [1.0, 2.0])
+    given = {"n_inducing": 20, "n_blocks": 3, "noise_var": 0.5, "optimizer": None, "random_state": 0}
+    model = SparseGPRegressor(kernel, "pic", calibration="scale", **given).fit(X, y)
+    assert model.calibration_ is not None
+    model.save(path)
+    light = serving.load(path)
+    same_predictions(light, model)
+    ends, target = wave(30, seed=6)
+    for name in ("log_density", "cdf", "crps"):
+        got, expected = getattr(light, name)(ends, target), getattr(model.forecast(ends), name)(target)
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_large_blocks_are_kept_in_float32_where_that_is_right(path):
+    """Means are not, and standard deviations are right to a ten thousandth."""
+    X, y = wave(600)
+    model = SparseGPRegressor("se", "pic", n_inducing=20, n_blocks=2, optimizer=None, noise_var=0.3).fit(X, y)
+    model.save(path)
+    light, Xs = serving.load(path), wave(200, seed=1)[0]
+    for latent in (False, True):
+        (mean, std), expected = (m.predict(Xs, return_std=True, latent=latent) for m in (light, model))
+        np.testing.assert_allclose(mean, expected[0], rtol=1e-9)
+        np.testing.assert_allclose(std, expected[1], rtol=2e-4)
+    kinds = {light._posterior._kept.blocks[k].A.dtype for k in range(2)}
+    assert kinds == {np.dtype(np.float32)}
+
+
 def test_a_model_chosen_without_trials_is_light(path):
     model = SparseGPRegressor(n_inducing=20, optimizer=None).partial_fit(*wave())
     model.save(path)
@@ -111,8 +169,6 @@ def test_a_model_chosen_without_trials_is_light(path):
 
 
 HEAVY = {
-    "rows": lambda: fitted(approximation="exact"),
-    "blocks": lambda: fitted(approximation="pic"),
     "noise": lambda: HeteroscedasticGPRegressor(n_inducing=10, n_noise_inducing=5, optimizer=None).fit(*wave()),
     "float32": lambda: fitted(dtype="float32"),
     "nystrom": lambda: fitted(approximation="nystrom", clip_variances=True),
@@ -130,7 +186,7 @@ def test_other_models_are_left_to_torch(name, path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("name", ["vfe", "window"])
+@pytest.mark.parametrize("name", ["vfe", "window", "pic"])
 def test_files_of_every_version_are_read(name, version):
     light, model = (load(FIXTURES / f"model_v{version}_{name}.sgp") for load in (serving.load, sparsegp.load))
     X = np.random.default_rng(0).uniform(-2, 2, (20, light.n_features_in_))
@@ -219,9 +275,9 @@ def test_an_altered_file_is_refused(path):
         container.read(path)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_neither_torch_nor_scikit_learn_is_imported(version):
-    path = FIXTURES / f"model_v{version}_vfe.sgp"
+@pytest.mark.parametrize("name", ["v1_vfe", "v2_vfe", "v2_pic"])
+def test_neither_torch_nor_scikit_learn_is_imported(name):
+    path = FIXTURES / f"model_{name}.sgp"
     code = (
         "import sys; from sparsegp import serving; "
         f"serving.load({str(path)!r}).predict([[1.0, 2.0]], return_std=True); "

@@ -13,6 +13,7 @@ from sparsegp.core.predictive import (
     Array,
     Generator,
     Joint,
+    Parts,
     Predictive,
     checked_coverage,
     checked_levels,
@@ -81,7 +82,8 @@ class Calibrated:
 
     @property
     def noise_var(self) -> Array:
-        return self.var - self.f_std**2
+        # where f is all there is, the difference of equal numbers may be a little below zero
+        return np.maximum(self.var - self.f_std**2, 0.0)
 
     @property
     def noise_std(self) -> Array:
@@ -115,6 +117,12 @@ class Calibrated:
     def noise_sample(self, shape: tuple[int, int], rng: Generator) -> Array:
         noise: Array = self.noise_std[:, None] * rng.standard_normal(shape)
         return noise
+
+    def parts(self, rows: slice) -> Parts:
+        unit, shape = self.unit[rows, None], self.shape
+        with np.errstate(divide="ignore"):
+            log_weight = np.log(shape.weight)
+        return Parts(self.mean[rows], (unit * shape.width) ** 2, log_weight, unit * shape.location)
 
     def residuals(self, y: ArrayLike) -> Array:
         """r of each target."""

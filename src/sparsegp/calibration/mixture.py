@@ -59,21 +59,22 @@ class Shape:
         return Shape(self.weight, self.location - float(self.weight @ self.location), self.width)
 
     def log_density(self, r: Array) -> Array:
-        parts = self._log_parts(r)
-        most = parts.max(axis=-1)
-        density: Array = most + np.log(np.exp(parts - most[..., None]).sum(axis=-1))
-        return density
+        return self.split(r)[0]
 
-    def responsibilities(self, r: Array) -> Array:
-        """How likely each residual is of each part: an array [residuals, parts]."""
-        parts: Array = np.exp(self._log_parts(r) - self.log_density(r)[..., None])
-        return parts
+    def split(self, r: Array) -> tuple[Array, Array]:
+        """The log density of each residual, and how likely it is of each part: an array [residuals, parts].
 
-    def _log_parts(self, r: Array) -> Array:
+        Several shapes at once are arrays [shapes, 1, parts]; everything then has an axis of shapes before the others.
+        """
         with np.errstate(divide="ignore"):
             log_scale = np.log(self.weight) - np.log(ROOT_2PI * self.width)
         parts: Array = log_scale - 0.5 * ((r[..., None] - self.location) / self.width) ** 2
-        return parts
+        most = parts.max(axis=-1, keepdims=True)
+        np.exp(np.subtract(parts, most, out=parts), out=parts)
+        total = parts.sum(axis=-1, keepdims=True)
+        parts /= total
+        density: Array = (most + np.log(total))[..., 0]
+        return density, parts
 
     def after(self, r: Array, half_life: float) -> "Shape":
         """The shape of a stream, with more residuals in it: a residual counts half after `half_life` more.
@@ -81,7 +82,7 @@ class Shape:
         One step of expectation and maximisation. What the parts have seen is what they say, of as many residuals as
         count for one whenever it is asked.
         """
-        seen = self.responsibilities(r)
+        _, seen = self.split(r)
         memory, kept = half_life / math.log(2.0), 0.5 ** (len(r) / half_life)
         before = kept * memory * self.weight
         count = before + seen.sum(axis=0)

@@ -76,7 +76,7 @@ class ShapeOptions:
     coverages: tuple[float, ...] = (0.8, 0.95)
     errors_short: float = 1.5
     most_widening: float = 3.0
-    cell: float = 0.02
+    cell: float = 0.04
     cell_centre: float = 0.1
 
 
@@ -110,8 +110,7 @@ def learned(
     for start in options.starts:
         if len(r) < start.fewest:
             break
-        left_out = [_likeliest(cells.values, rest, start, unit, options) for rest in cells.rests]
-        shape = _likeliest(cells.values, cells.count, start, unit, options)
+        shape, *left_out = _likeliest(cells.values, np.stack([cells.count, *cells.rests]), start, unit, options)
         found = _widened(shape, left_out, cells, options)
         gain, error = cells.gain(found.density, best.density)
         if gain > start.errors_better * error:
@@ -121,11 +120,16 @@ def learned(
 
 
 def calibrated_log_density(
-    y: Array, mean: Array, std: Array, rng: np.random.Generator, farthest: float = 50.0
+    y: Array,
+    mean: Array,
+    std: Array,
+    rng: np.random.Generator,
+    farthest: float = 50.0,
+    options: ShapeOptions | None = None,
 ) -> Array:
     """Of each row, with a shape learned from the others: what forecasts are worth once they are calibrated."""
     r = np.clip((y - mean) / std, -farthest, farthest)
-    return learned(r, rng).densities - np.log(std)
+    return learned(r, rng, options=options).densities - np.log(std)
 
 
 @dataclass(frozen=True)
@@ -180,23 +184,29 @@ def _unit(r: Array, options: ShapeOptions) -> float:
     return math.sqrt((len(r) * size**2 + pseudo) / (len(r) + pseudo))
 
 
-def _likeliest(r: Array, count: Array, start: Start, unit: float, options: ShapeOptions) -> Shape:
-    """The mixture with the largest penalised likelihood near the start, by expectation and maximisation."""
-    n, first, pseudo = float(count.sum()), start.shape(unit), start.pseudo_width
-    shape, before = first, -math.inf
+def _likeliest(r: Array, counts: Array, start: Start, unit: float, options: ShapeOptions) -> list[Shape]:
+    """For each line of counts the mixture with the largest penalised likelihood near the start, by expectation and
+    maximisation; all of them go on until none gains any more."""
+    n, first, pseudo = counts.sum(axis=1), start.shape(unit), start.pseudo_width
+    weight, location, width = (np.tile(part, (len(n), 1)) for part in (first.weight, first.location, first.width))
+    before = np.full(len(n), -math.inf)
     for _ in range(options.iterations):
-        part = count[:, None] * shape.responsibilities(r)
-        held = part.sum(axis=0)
-        weight = (held + start.pseudo_weight) / (n + start.pseudo_weight * len(held))
-        location = part.T @ r / (held + start.pseudo_location) if any(start.locations) else first.location
-        spread = (part * (r[:, None] - location) ** 2).sum(axis=0)
-        var = (spread + pseudo * first.width**2) / (held + pseudo)
-        shape = Shape(weight, location, np.sqrt(np.maximum(var, (start.least_width * unit) ** 2)))
-        now = float(count @ shape.log_density(r)) / max(n, 1.0)
-        if now - before < options.tolerance:
+        density, part = Shape(weight[:, None], location[:, None], width[:, None]).split(r)
+        now = (counts * density).sum(axis=1) / np.maximum(n, 1.0)
+        if (now - before < options.tolerance).all():
             break
         before = now
-    return _with_tail(shape.centred(), r, n, unit, options)
+        part *= counts[..., None]
+        held = part.sum(axis=1)
+        weight = (held + start.pseudo_weight) / (n + start.pseudo_weight * held.shape[1])[:, None]
+        if any(start.locations):
+            location = r @ part / (held + start.pseudo_location)
+        # sum of p (r - m)^2, with its digits: m is near the mean of the part
+        spread = ((r[:, None] - location[:, None]) ** 2 * part).sum(axis=1)
+        var = (spread + pseudo * first.width**2) / (held + pseudo)
+        width = np.sqrt(np.maximum(var, (start.least_width * unit) ** 2))
+    found = (Shape(*parts).centred() for parts in zip(weight, location, width, strict=True))
+    return [_with_tail(shape, r, total, unit, options) for shape, total in zip(found, n.tolist(), strict=True)]
 
 
 def _with_tail(shape: Shape, r: Array, n: float, unit: float, options: ShapeOptions) -> Shape:

@@ -11,7 +11,7 @@ from sparsegp.cli.output import note
 from sparsegp.cli.predict import evaluate, predict
 from sparsegp.cli.report import compare, plan, report
 from sparsegp.cli.update import merge, update
-from sparsegp.errors import SparseGPError
+from sparsegp.errors import NEEDS_TORCH, SparseGPError
 
 USER_ERROR = 1
 
@@ -55,4 +55,9 @@ def main() -> None:
         app()
     except (SparseGPError, OSError) as error:
         note(f"Error: {error}")
+        sys.exit(USER_ERROR)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        note(f"Error: {NEEDS_TORCH}")
         sys.exit(USER_ERROR)

@@ -124,7 +124,8 @@ def _answers(model: Any, X: Any, coverage: float) -> tuple[Any, ...]:
     """Mean, std and both ends of the interval; values that the fit has not met are counted for all rows at once."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Values that the fit has not met")
-        return (*model.predict(X, return_std=True), *model.predict_interval(X, coverage))
+        forecast = model.forecast(X)
+        return (forecast.mean, forecast.std, *forecast.interval(coverage))
 
 
 def _loaded(path: Path) -> Any:
@@ -205,10 +206,9 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score a model on rows with known targets: errors, NLPD, CRPS, coverage of its intervals."""
-    import sparsegp
     from sparsegp.report.scores import scores
 
-    fitted = sparsegp.load(model)
+    fitted = _loaded(model)
     files, name = table_columns.files(data, sep, decimal, encoding, no_header), table_columns.target_of(fitted, target)
     source = table_columns.open_for(fitted, files, name)
     table_columns.say_unused(fitted, source, name)

@@ -1,19 +1,22 @@
-"""Freed memory that a worker keeps for the next chunk of rows."""
+"""A Dask client: how one is found, how tasks are handed to it, and how long their answers are waited for."""
 
 import asyncio
 import ctypes
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from sparsegp.errors import InputError, SparseGPError
+from sparsegp.errors import InputError, MissingPackageError, SparseGPError
 
 ANSWER_SECONDS = 6.0
+LOOK_SECONDS = 2.0
+PATIENCE_SECONDS = 60.0
 
 
 def dask_package(name: str) -> Any:
@@ -21,7 +24,7 @@ def dask_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise InputError("Working on a cluster needs Dask: pip install 'sparsegp[dask]'.") from error
+        raise MissingPackageError("Working on a cluster needs Dask: pip install 'sparsegp[dask]'.") from error
 
 
 @contextmanager
@@ -60,19 +63,17 @@ def _require_greeting(address: str) -> None:
 
 def worker_threads(client: Any) -> dict[str, int]:
     """Threads of each worker, by address, sorted; there is at least one worker."""
-    threads = _ask(client, lambda: client.scheduler.ncores())
-    if not threads:
-        try:
-            client.wait_for_workers(1, timeout=ANSWER_SECONDS)
-        except TimeoutError as error:
+    started = time.monotonic()
+    while not (threads := _ask(client, lambda: client.scheduler.ncores())):
+        if time.monotonic() - started > ANSWER_SECONDS:
             raise SparseGPError(
                 "The Dask cluster has no workers. Start some with `dask worker <address of the scheduler>`."
-            ) from error
-        threads = _ask(client, lambda: client.scheduler.ncores())
+            )
+        time.sleep(0.1)
     return dict(sorted(threads.items()))
 
 
-def _ask(client: Any, question: Any) -> dict[str, int]:
+def _ask(client: Any, question: Callable[[], Any]) -> dict[str, Any]:
     async def asked() -> Any:
         return await question()
 
@@ -135,24 +136,106 @@ def submit(
     """
     key = f"sparsegp-{name or task.__name__}-{uuid.uuid4().hex}"
     where = {} if home is None else {"workers": [home], "allow_other_workers": True}
-    return client.submit(task, *given, key=key, retries=retries, **where)
+    with losses_explained():
+        return client.submit(task, *given, key=key, retries=retries, **where)
 
 
 def gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
-    """The results in order; errors of the cluster itself say what to do."""
+    """The results in order; errors of the cluster itself say what to do, and no fault of it is waited out for ever."""
+    with losses_explained():
+        asked = asyncio.run_coroutine_threadsafe(
+            client.gather(list(futures), asynchronous=True), client.loop.asyncio_loop
+        )
+        watch = _Watch(client)
+        try:
+            while True:
+                try:
+                    return list(asked.result(LOOK_SECONDS))
+                except TimeoutError:
+                    if asked.done():  # an error of a task
+                        raise
+                watch.look()
+        finally:
+            asked.cancel()
+
+
+@contextmanager
+def losses_explained() -> Iterator[None]:
+    """Within, errors of the cluster itself are ours, and say what to do."""
     dask = dask_package("distributed")
     try:
-        return list(client.gather(list(futures)))
+        yield
     except dask.scheduler.KilledWorker as error:
         raise SparseGPError(
             f"Every worker that tried a piece of the work died of it: {error}. Most often the memory of a worker is "
             "too small for its share of the rows: use more workers, or larger ones."
         ) from error
-    except (CancelledError, dask.comm.CommClosedError) as error:
-        raise SparseGPError(
-            f"The connection to the Dask scheduler was lost: {error!r}. Start the cluster again and call fit with the "
-            "same checkpoint= to go on from where it was."
-        ) from error
+    except (CancelledError, dask.comm.CommClosedError, _closed_client()) as error:
+        raise SparseGPError(f"The connection to the Dask scheduler was lost: {error!r}. {_AGAIN}") from error
+
+
+def _closed_client() -> type[Exception]:
+    """What Dask raises for a client that gave its scheduler up; older versions have no name for it."""
+    return getattr(dask_package("distributed").client, "ClosedClientError", CancelledError)
+
+
+_AGAIN = "Start the cluster again and call fit with the same checkpoint= to go on from where it was."
+
+
+class _Watch:
+    """Looks at a cluster while an answer is waited for, and gives up where none can be hoped for.
+
+    Work that a worker is busy with takes as long as it takes. A worker that stopped without a word is found by Dask
+    itself (distributed.scheduler.worker-ttl).
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.workers = client, frozenset[str]()
+        self.hopeful = time.monotonic()
+
+    def look(self) -> None:
+        try:
+            busy = _ask(self.client, lambda: self.client.scheduler.processing())
+        except SparseGPError as error:
+            self._give_up_if_late(f"{error}", error)
+            return
+        if any(busy.values()):
+            self.hopeful = time.monotonic()
+        elif busy:
+            self._give_up_if_late(
+                f"The Dask cluster has workers, but gave them nothing to do for {PATIENCE_SECONDS:g} seconds. {_AGAIN}"
+            )
+        else:
+            self._give_up_if_late(
+                f"All workers of the Dask cluster are gone, and none came within {PATIENCE_SECONDS:g} seconds. {_AGAIN}"
+            )
+        if busy and busy.keys() != self.workers:
+            self.workers = frozenset(busy)
+            _forget_lost_homes(self.client)
+
+    def _give_up_if_late(self, message: str, cause: Exception | None = None) -> None:
+        if time.monotonic() - self.hopeful > PATIENCE_SECONDS:
+            raise SparseGPError(message) from cause
+
+
+def _forget_lost_homes(client: Any) -> None:
+    """Tasks that wait for a worker that is gone may go elsewhere, as they were allowed to from the beginning.
+
+    Dask decides that when a task becomes ready, but not again when all workers were lost at that moment and new ones
+    have come since. A scheduler that runs no functions of clients (distributed.scheduler.pickle) is left alone.
+    """
+
+    def forget(dask_scheduler: Any) -> None:  # travels by its code: the scheduler need not have this package
+        lost = [ts for ts in dask_scheduler.unrunnable if ts.loose_restrictions]
+        lost = [ts for ts in lost if not dask_scheduler.valid_workers(ts)]
+        for ts in lost:
+            ts.worker_restrictions = None
+        if dask_scheduler.running:
+            dask_scheduler.transitions({ts.key: "processing" for ts in lost}, stimulus_id="sparsegp-lost-homes")
+
+    # whatever goes wrong here, the patience of the watch ends the wait
+    with suppress(OSError, TimeoutError, AttributeError, RuntimeError, ValueError, TypeError):
+        client.run_on_scheduler(forget, callback_timeout=ANSWER_SECONDS)
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sparsegp import linalg
 from sparsegp.cluster.client import connected, dask_package, gathered, submit, worker_threads
 from sparsegp.cluster.executor import all_threads
+from sparsegp.cluster.shares import reading_explained
 from sparsegp.core.predictive import Predictive
 from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
@@ -53,15 +54,41 @@ CHUNKS_PER_WORKER = 4
 
 
 def predict(estimator: Any, X: Any, *, client: Any, return_std: bool = False, latent: bool = False) -> Any:
-    """What `estimator.predict` gives, computed on workers: X is an array, a table or a dask collection.
+    """Predict on the workers of a cluster.
 
-    Partitions of dask collections are predicted where they are; only the predictions come back.
+    Partitions of dask collections are predicted where they are. Only the predictions come back.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A fitted model.
+    X : array, table or dask collection
+        The rows.
+    client : dask Client, cluster or address
+        Whose workers predict.
+    return_std : bool, default=False
+        Also return the standard deviation of each row.
+    latent : bool, default=False
+        Predict the noise-free function f instead of y.
+
+    Returns
+    -------
+    mean : ndarray of shape (n_rows,)
+        The predicted means.
+    std : ndarray of shape (n_rows,)
+        Only if `return_std` is True.
+
+    Raises
+    ------
+    InputError
+        If X cannot be used, or the cluster does not answer.
     """
     options = {"return_std": return_std, "latent": latent}
     with connected(client) as cluster:
         model = submit(cluster, unpacked, packed(estimator))
         asked = [submit(cluster, predictions_of, model, part, options) for part in _parts(cluster, X)]
-        answers = [answer for answer in gathered(cluster, asked) if answer is not None]
+        with reading_explained():
+            answers = [answer for answer in gathered(cluster, asked) if answer is not None]
     if not answers:
         raise InputError("There are no rows to predict: every partition is empty.")
     if not return_std:

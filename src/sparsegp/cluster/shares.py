@@ -1,7 +1,8 @@
 """Sources on workers: opened on the driver, cut into shares, then scanned, loaded or summed up where the shares are."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparsegp.cluster.client import READING_RETRIES, dask_package, gathered, submit, worker_threads
+from sparsegp.cluster.client import READING_RETRIES, dask_package, gathered, losses_explained, submit, worker_threads
 from sparsegp.cluster.dask_rows import DaskRows
 from sparsegp.cluster.executor import DaskExecutor, all_threads
 from sparsegp.core.block import Block, MemoryRows, Sum
@@ -36,7 +37,7 @@ from sparsegp.data.layout import FeatureLayout
 from sparsegp.data.scan import SAMPLE_ROWS, MissingInputError, valid_batches, with_weight
 from sparsegp.data.survey import Asked
 from sparsegp.data.tables import TableSource
-from sparsegp.errors import InputError
+from sparsegp.errors import InputError, SparseGPError
 from sparsegp.parallel import packed, unpacked
 
 
@@ -125,23 +126,24 @@ class ScannedShares:
     """Futures of the sources of each share, and what one pass over them told."""
 
     client: Any
+    threads: Mapping[str, int]
     sources: tuple[Any, ...]
-    homes: tuple[str, ...]
     counts: tuple[int, ...]
     scan: Scan
 
     def load(self, scaling: Scaling, dtype: torch.dtype = torch.float64) -> DaskRows:
         """The rows in the scaling of the model, kept in the memory of the workers."""
-        arguments = zip(self.sources, self.counts, self.homes, strict=True)
+        homes = tuple(self.threads)
+        arguments = zip(self.sources, self.counts, homes, strict=True)
         shares = tuple(
             submit(self.client, load_share, source, scaling, n, dtype, home=home, retries=READING_RETRIES)
             for source, n, home in arguments
         )
         found, y_sq = self.scan, scaling.y_scale**2
-        executor = DaskExecutor(self.client, worker_threads(self.client))
+        executor = DaskExecutor(self.client, self.threads)
         return DaskRows(
             executor,
-            executor.adopt(shares, self.homes, self.counts),
+            executor.adopt(shares, homes, self.counts),
             self.counts,
             found.total_weight,
             MemoryRows(to_block(found.sample, scaling, torch.empty(0, dtype=dtype))),
@@ -207,13 +209,15 @@ def effects_of_share(source: Joined, survey: SurveyedColumns) -> Any:
 
 def scanned(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_ROWS) -> ScannedShares:
     """One share for each worker; one pass, in which every worker reads its own."""
-    homes = tuple(worker_threads(client))
+    threads = worker_threads(client)
+    homes = tuple(threads)
     sources = placed(client, source, homes)
     scans = [
         submit(client, scan_share, mine, (seed, k), sample_rows, home=home, retries=READING_RETRIES)
         for k, (mine, home) in enumerate(zip(sources, homes, strict=True))
     ]
-    facts = gathered(client, [submit(client, without_sample, mine) for mine in scans])
+    with reading_explained():
+        facts = gathered(client, [submit(client, without_sample, mine) for mine in scans])
     for fact in facts:
         if fact.error is not None:
             raise fact.error
@@ -223,11 +227,26 @@ def scanned(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_RO
         submit(client, some_rows, mine, size, (seed, k, 1))
         for k, (mine, size) in enumerate(zip(scans, sizes, strict=True))
     ]
-    samples = [part for part in gathered(client, asked) if part is not None]
+    with reading_explained():
+        samples = [part for part in gathered(client, asked) if part is not None]
     found = [fact.found for fact in facts if fact.found is not None]
     n_weightless = sum(fact.n_weightless for fact in facts)
     whole = joined_scan(found, n_weightless, samples)
-    return ScannedShares(client, sources, homes, counts, whole)
+    return ScannedShares(client, threads, sources, counts, whole)
+
+
+@contextmanager
+def reading_explained() -> Iterator[None]:
+    """Within, what goes wrong in a task is that the rows cannot be had."""
+    try:
+        yield
+    except SparseGPError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"The rows cannot be read on the workers: {error!r}. A partition of a dask collection is computed there: "
+            "try `collection.partitions[k].compute()`. A file must be at the same path on every worker."
+        ) from error
 
 
 def placed(client: Any, source: Source, homes: tuple[str, ...]) -> tuple[Any, ...]:
@@ -258,7 +277,10 @@ def _collection_shares(
     shares = shared_out(range(len(partitions)), [1.0] * len(partitions), len(homes))
     placed = []
     for mine, home in zip(shares, homes, strict=True):
-        computed = client.compute([partitions[k] for k in mine], workers=[home], allow_other_workers=True)
+        with losses_explained():
+            computed = client.compute(
+                [partitions[k] for k in mine], workers=[home], allow_other_workers=True, retries=READING_RETRIES
+            )
         first = mine[0] if mine else 0
         if isinstance(source, DaskFrameSource):
             placed.append(submit(client, frame_source, source.columns, first, computed, home=home))
@@ -359,13 +381,12 @@ def sum_over(
     """
     homes = tuple(worker_threads(client))
     shares, message = placed(client, source, homes), packed(task)
-    answers = gathered(
-        client,
-        [
-            submit(client, sum_of_share, mine, scaling, message, dtype, home=home, retries=READING_RETRIES)
-            for mine, home in zip(shares, homes, strict=True)
-        ],
-    )
+    asked = [
+        submit(client, sum_of_share, mine, scaling, message, dtype, home=home, retries=READING_RETRIES)
+        for mine, home in zip(shares, homes, strict=True)
+    ]
+    with reading_explained():
+        answers = gathered(client, asked)
     parts = [unpacked(answer) for answer in answers]
     for part in parts:
         if isinstance(part, InputError):

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from sparsegp.committee.aggregation import EVERYWHERE, Aggregation, Answer, Moments, aggregate, expert_weight
-from sparsegp.committee.experts import Expert, Process
+from sparsegp.committee.experts import CommonPart, Expert, Process
+from sparsegp.committee.influence import InfluenceBounds
 from sparsegp.committee.split import Nearest
 from sparsegp.core.posterior import SMALLEST_VARIANCE
-from sparsegp.parallel import Threads
+from sparsegp.parallel import FEW_ROWS, Serial, Threads
 
 ROWS_AT_ONCE = 4096
 
@@ -57,10 +58,12 @@ class Committee:
         return Moments.concat(parts)
 
     def _chunk(self, X: Tensor, bases: tuple[Moments, ...], answers: Mapping[int, Moments]) -> tuple[Moments, ...]:
-        ask = partial(self._ask, X, bases, self._influence(X), self._near(X))
-        threads = Threads(self.n_jobs)
-        others = [k for k in range(len(self.experts)) if k not in answers]
-        said = threads.map(ask, threads.place(others))
+        with torch.no_grad():
+            asked = self._asked(X, bases)
+            shared = self._common_part(X)
+        workers = Serial() if len(X) <= FEW_ROWS else Threads(self.n_jobs)
+        others = [k for k in asked.any(0).nonzero()[:, 0].tolist() if k not in answers]
+        said = workers.map(partial(self._ask, X, asked, shared), workers.place(others))
         everywhere = torch.arange(len(X))
         said = sorted(
             [*said, *(_Said(k, everywhere, (own,)) for k, own in answers.items())], key=lambda one: one.expert
@@ -80,39 +83,52 @@ class Committee:
         return self.common.moments(X)
 
     def _influence(self, X: Tensor) -> Tensor | None:
-        return None if self.common is None else self.common.row_influence(X)
+        """Where few experts are asked in any case, finding out who could be left out costs more than it saves."""
+        return None if self.common is None or self.nearest is not None else self.common.row_influence(X)
 
     def _near(self, X: Tensor) -> Tensor | None:
         return None if self.nearest is None else self.nearest.near(X)
 
-    def _ask(
-        self, X: Tensor, bases: tuple[Moments, ...], influence: Tensor | None, near: Tensor | None, k: int
-    ) -> _Said:
-        index = self._asked(X, bases, influence, near, k).nonzero()[:, 0]
-        return _Said(k, index, self.experts[k].moments(X[index]) if len(index) else ())
+    def _common_part(self, X: Tensor) -> CommonPart | None:
+        """What experts that have the rows of the communications expert need not compute one by one."""
+        return None if self.common is None else self.common.common_part(X)
+
+    def _ask(self, X: Tensor, asked: Tensor, shared: CommonPart | None, k: int) -> _Said:
+        index = asked[:, k].nonzero()[:, 0]
+        return _Said(k, index, self.experts[k].moments(X[index], None if shared is None else shared.at(index)))
 
     def asked(self, X: Tensor) -> Tensor:
         """Whether each expert (column) is asked about each row of X."""
-        given = self._bases(X), self._influence(X), self._near(X)
-        return torch.stack([self._asked(X, *given, k) for k in range(len(self.experts))], dim=1)
+        with torch.no_grad():
+            return self._asked(X, self._bases(X))
 
-    @torch.no_grad()
-    def _asked(
-        self, X: Tensor, bases: tuple[Moments, ...], influence: Tensor | None, near: Tensor | None, k: int
-    ) -> Tensor:
-        """The rows for which the k-th expert is near enough and may matter, for any of the latent functions."""
-        everybody = torch.ones(X.shape[0], dtype=torch.bool) if near is None else near[:, k]
-        # the first expert after a communications expert has weight 1 everywhere
-        if self.tolerance <= 0.0 or (self.common is not None and (influence is None or k == 0)):
-            return everybody
-        asked, candidates = torch.zeros_like(everybody), everybody.nonzero()[:, 0]
-        for process, bound, base in zip(self.processes, self.experts[k].bounds, bases, strict=True):
-            if bound is None or (self.common is not None and bound.common_covariance is None):
-                return everybody
-            own_influence = None if influence is None else influence[candidates]
-            largest = bound.largest_covariance(X[candidates], process.kernel, own_influence)
-            asked[candidates] |= bound.covers(largest, base.var[candidates], self.rule, self.n_asked, self.tolerance)
+    def _asked(self, X: Tensor, bases: tuple[Moments, ...]) -> Tensor:
+        """Where experts are near enough and may matter, for any of the latent functions."""
+        near, influence, stacked = self._near(X), self._influence(X), self._bounds
+        if near is None:
+            near = torch.ones(len(X), len(self.experts), dtype=torch.bool)
+        is_open = self.common is not None and influence is None
+        if self.tolerance <= 0.0 or is_open or stacked is None or not len(self.experts):
+            return near
+        asked = torch.zeros_like(near)
+        if self.common is not None:
+            # the first expert after a communications expert has weight 1 everywhere
+            asked[:, 0] = near[:, 0]
+        for process, bounds, base in zip(self.processes, stacked, bases, strict=True):
+            given = X, process.kernel, influence, base.var, self.rule, self.n_asked, self.tolerance
+            asked |= bounds.may_matter(near & ~asked, *given)
         return asked
+
+    @cached_property
+    def _bounds(self) -> tuple[InfluenceBounds, ...] | None:
+        """Of each latent function; None where an expert is to be asked everywhere."""
+        by_function = list(zip(*(expert.bounds for expert in self.experts), strict=True))
+        known = [[bound for bound in bounds if bound is not None] for bounds in by_function]
+        if any(len(bounds) < len(self.experts) for bounds in known):
+            return None
+        if self.common is not None and any(bound.common_covariance is None for bounds in known for bound in bounds):
+            return None
+        return tuple(InfluenceBounds.of(bounds) for bounds in known)
 
     def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and covariance of f at the rows of X together: the variances are those of `moments`.

@@ -5,7 +5,8 @@ Experts come from the table of approximations: exact on a few hundred rows, or s
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from sparsegp.core import inducing, partition
 from sparsegp.core.approximations import Approximation, Family, TestConditional
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.dense import ExactPosterior, require_dense_size
-from sparsegp.core.local import LocalPosterior
-from sparsegp.core.posterior import LatentPosterior
+from sparsegp.core.local import Beyond, LocalPosterior
+from sparsegp.core.posterior import SMALLEST_VARIANCE, LatentPosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.errors import InputError
 from sparsegp.infer import batch
@@ -54,14 +55,33 @@ class Expert(Protocol):
     def bounds(self) -> tuple[InfluenceBound | None, ...]:
         """Of each latent function, how much the expert can change; None: not known."""
 
-    def moments(self, X: Tensor) -> tuple[Moments, ...]:
-        """Mean and variance of each latent function, (f,) or (f, g), at each row of X."""
+    def moments(self, X: Tensor, common: "CommonPart | None" = None) -> tuple[Moments, ...]:
+        """Mean and variance of each latent function, (f,) or (f, g), at each row of X. `common` is the part of the
+        communications expert, whose rows come first among the expert's."""
 
     def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and covariance matrix of f at the rows of X together."""
 
     def row_influence(self, X: Tensor) -> Tensor | None:
         """Bound of what each row of a communications expert says of f at each x; None: unknown."""
+
+    def common_part(self, X: Tensor) -> "CommonPart | None":
+        """As communications expert, what the others need not compute again; None: nothing."""
+
+
+@dataclass(frozen=True)
+class CommonPart:
+    """Of some rows: covariances with those of a communications expert, whitened ones, and the variance these leave."""
+
+    jitter: float
+    K: Tensor
+    whitened: Tensor
+    var: Tensor
+
+    def at(self, index: Tensor) -> "CommonPart":
+        if len(index) == len(self.K):
+            return self
+        return CommonPart(self.jitter, self.K[index], self.whitened[index], self.var[index])
 
 
 @dataclass(frozen=True)
@@ -83,12 +103,56 @@ class GaussianExpert:
     bound: InfluenceBound | None
     blocks: InnerBlocks | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies prepare for predictions themselves."""
+        return {name: value for name, value in vars(self).items() if name != "_beyond"}
+
     @property
     def bounds(self) -> tuple[InfluenceBound | None, ...]:
         return (self.bound,)
 
-    def moments(self, X: Tensor) -> tuple[Moments, ...]:
+    def moments(self, X: Tensor, common: CommonPart | None = None) -> tuple[Moments, ...]:
+        if common is not None and self._shares(common):
+            return (self._moments_beyond(X, common),)
         return (Moments(*self.posterior.marginals(X, self._labels(X))),)
+
+    def _shares(self, common: CommonPart) -> bool:
+        """Whether the factor of the common rows is the leading part of the expert's own."""
+        own = self.posterior
+        return isinstance(own, ExactPosterior) and self._n_common > 0 and own.C.jitter == common.jitter == 0.0
+
+    @property
+    def _n_common(self) -> int:
+        known = None if self.bound is None else self.bound.common_covariance
+        return 0 if known is None else len(known)
+
+    def _moments_beyond(self, X: Tensor, common: CommonPart) -> Moments:
+        """s_i = s_c - |C_o^-1 (k_o - V w_c)|^2, C = [[C_c, 0], [V, C_o]] the factor of common and own rows."""
+        assert isinstance(self.posterior, ExactPosterior)
+        n, alpha = self._n_common, self.posterior.alpha
+        with torch.no_grad():
+            K = self._beyond.covariance(X)
+            mean = common.K @ alpha[:n] + K @ alpha[n:]
+            root = self._beyond.innovations(K, common.whitened)
+            floor = SMALLEST_VARIANCE * self.posterior.kernel.diagonal(X)
+        return Moments(mean, torch.maximum(common.var - linalg.row_squares(root), floor))
+
+    @cached_property
+    def _beyond(self) -> Beyond:
+        """What the expert's own rows say beyond the common ones."""
+        assert isinstance(self.posterior, ExactPosterior)
+        n, C = self._n_common, self.posterior.C.factor
+        inverse = linalg.InverseLower.of(C[n:, n:])
+        return Beyond(self.posterior.kernel.onto(self.posterior.X[n:]), inverse.whiten(C[n:, :n].mT).mT, inverse)
+
+    def common_part(self, X: Tensor) -> CommonPart | None:
+        if not isinstance(self.posterior, ExactPosterior):
+            return None
+        with torch.no_grad():
+            K = self.posterior.covariance(X.to(torch.float64))
+            whitened = self.posterior.whitened(K)
+            var = self.posterior.kernel.diagonal(X.to(torch.float64)) - linalg.row_squares(whitened)
+        return CommonPart(self.posterior.C.jitter, K, whitened, var)
 
     def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
         return self.posterior.joint(X, self._labels(X))
@@ -97,10 +161,9 @@ class GaussianExpert:
         """|(K + noise)^-1 k(x)|, how much each row of an exact expert has to say at x; None for other posteriors."""
         if not isinstance(self.posterior, ExactPosterior):
             return None
-        L = self.posterior.C.factor
         with torch.no_grad():
-            half = linalg.solve_lower(L, self.posterior.kernel(X, self.posterior.X).mT)
-            return linalg.solve_lower_transposed(L, half).mT.abs()
+            half = self.posterior.whitened(self.posterior.covariance(X))
+            return linalg.solve_lower_transposed(self.posterior.C.factor, half.mT).mT.abs()
 
     def _labels(self, X: Tensor) -> Tensor | None:
         return None if self.blocks is None else self.blocks.labels(X)

@@ -1,5 +1,6 @@
 """How far an expert bounds: where it can only repeat the prior, it need not be asked (R1-R3)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,7 @@ from sparsegp.kernels import (
 
 DECREASING = (SquaredExponential, Matern12, Matern32, Matern52, RationalQuadratic, Constant)
 SURELY_NEAR = 0.5
+PAIRS_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True)
@@ -42,18 +44,62 @@ class InfluenceBound:
     mean_gain: float
     common_covariance: Tensor | None = None
 
-    def largest_covariance(self, X: Tensor, kernel: Kernel, influence: Tensor | None) -> Tensor:
-        """k of each row: its covariance with the nearest point of the box, and what the common rows pass on (R4)."""
-        k = box_covariance(kernel, X, self.lower, self.upper)
-        return k if influence is None or self.common_covariance is None else k + influence @ self.common_covariance
 
-    def covers(self, k: Tensor, base_var: Tensor, rule: Aggregation, n_experts: int, tolerance: float) -> Tensor:
-        """Whether the expert may matter at each row (R3): false only where leaving it out is within the tolerance."""
-        reduction = self.var_gain * k.square() / base_var
+@dataclass(frozen=True)
+class InfluenceBounds:
+    """The bounds of all experts of a committee on one latent function, side by side: one line for each."""
+
+    lower: Tensor
+    upper: Tensor
+    var_gain: Tensor
+    mean_gain: Tensor
+    common_covariance: Tensor | None = None
+
+    @classmethod
+    def of(cls, bounds: Sequence[InfluenceBound]) -> "InfluenceBounds":
+        common = [bound.common_covariance for bound in bounds if bound.common_covariance is not None]
+        return cls(
+            torch.stack([bound.lower for bound in bounds]),
+            torch.stack([bound.upper for bound in bounds]),
+            torch.tensor([bound.var_gain for bound in bounds], dtype=torch.float64),
+            torch.tensor([bound.mean_gain for bound in bounds], dtype=torch.float64),
+            torch.stack(common) if len(common) == len(bounds) else None,
+        )
+
+    def may_matter(
+        self,
+        near: Tensor,
+        X: Tensor,
+        kernel: Kernel,
+        influence: Tensor | None,
+        base_var: Tensor,
+        rule: Aggregation,
+        n_experts: int,
+        tolerance: float,
+    ) -> Tensor:
+        """Whether an expert (column) that is near may matter at each row (R3): false only where leaving it out is
+        within the tolerance. `influence` is that of the common rows (R4)."""
+        row, expert = near.nonzero(as_tuple=True)
+        matters = torch.zeros_like(near)
+        passed_on = (
+            None if influence is None or self.common_covariance is None else influence @ self.common_covariance.mT
+        )
+        for part in (slice(start, start + PAIRS_AT_ONCE) for start in range(0, len(row), PAIRS_AT_ONCE)):
+            i, e = row[part], expert[part]
+            k = box_covariance(kernel, X[i], self.lower[e], self.upper[e])
+            k = k if passed_on is None else k + passed_on[i, e]
+            matters[i, e] = self._covers(e, k, base_var[i], rule, n_experts, tolerance)
+        return matters
+
+    def _covers(
+        self, e: Tensor, k: Tensor, base_var: Tensor, rule: Aggregation, n_experts: int, tolerance: float
+    ) -> Tensor:
+        """Of pairs of an expert and a row, whose largest covariance is k."""
+        reduction = self.var_gain[e] * k.square() / base_var
         near = reduction > SURELY_NEAR
         reduction = reduction.masked_fill(near, SURELY_NEAR)
         weight = rule.weight(reduction, n_experts) / (1.0 - reduction)
-        pull = self.mean_gain * k / base_var.sqrt()
+        pull = self.mean_gain[e] * k / base_var.sqrt()
         # weight taken from all others moves what they say (R5)
         effect = torch.ones_like(pull) if rule.normalizes else torch.maximum(reduction, pull)
         return near | (weight * effect > rule.first_total * tolerance / n_experts)

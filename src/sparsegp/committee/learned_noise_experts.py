@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sparsegp.committee.aggregation import Moments
-from sparsegp.committee.experts import ExpertSpec, Trained
+from sparsegp.committee.experts import CommonPart, ExpertSpec, Trained
 from sparsegp.committee.influence import InfluenceBound, dense_bound, sparse_bound
 from sparsegp.core import inducing
 from sparsegp.core.approximations import Approximation, Family, get
@@ -35,7 +35,7 @@ class LearnedNoiseExpert:
     process: NoiseProcess
     bounds: tuple[InfluenceBound | None, ...]
 
-    def moments(self, X: Tensor) -> tuple[Moments, ...]:
+    def moments(self, X: Tensor, common: CommonPart | None = None) -> tuple[Moments, ...]:
         return Moments(*self.posterior.marginals(X)), Moments(*self.process.predict(X))
 
     def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,6 +43,9 @@ class LearnedNoiseExpert:
 
     def row_influence(self, X: Tensor) -> None:
         """Not known for g: as a communications expert it leaves all experts to be asked."""
+
+    def common_part(self, X: Tensor) -> None:
+        """Nothing: the noise of the common rows is each expert's own."""
 
 
 @dataclass(frozen=True)

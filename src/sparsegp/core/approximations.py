@@ -82,6 +82,11 @@ class Approximation:
         return self.test is TestConditional.LOCAL
 
     @property
+    def is_exact_in_blocks(self) -> bool:
+        """Whether rows of a single block have their covariance K + noise: all of the residual is kept."""
+        return not self.penalty and self.components == (Component(1.0, Residual.BLOCK, 1.0),)
+
+    @property
     def is_lower_bound(self) -> bool:
         """Whether the objective never exceeds the exact log evidence."""
         return self.penalty == 1.0 and not self.keeps_residual

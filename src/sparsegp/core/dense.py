@@ -1,7 +1,10 @@
 """Models that keep all rows: the exact GP, O(N^3), and the Nystrom approximation (004 eq. 6 and sec. 10.1)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +18,8 @@ from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
 
 MOST_ROWS = 20_000
+MOST_INVERTED = 4_096
+"""Rows of a model whose inverse factor is kept for predictions: 5 N^2 bytes."""
 
 
 def require_dense_size(n_rows: int) -> None:
@@ -64,6 +69,10 @@ class TrendPosterior:
         found = cls.of(trend, X, C, torch.zeros(trend.n_features, dtype=torch.float64))
         return replace(found, mean=torch.cholesky_solve((found.G.mT @ y)[:, None], found.A.factor)[:, 0])
 
+    def level(self, X: Tensor) -> Tensor:
+        """What the trend adds to the mean."""
+        return self.trend.features(X) @ self.mean
+
     def moments(self, X: Tensor, K: Tensor) -> tuple[Tensor, Tensor]:
         """What the trend adds to the mean of rows with covariances K, and a root of what it adds to the covariance."""
         H = self.trend.features(X)
@@ -84,14 +93,22 @@ class ExactPosterior:
     beside: TrendPosterior | None = None
 
     @classmethod
-    def build(cls, kernel: Kernel, block: Block, noise_var: Tensor, trend: Trend | None = None) -> "ExactPosterior":
+    def build(
+        cls,
+        kernel: Kernel,
+        block: Block,
+        noise_var: Tensor,
+        trend: Trend | None = None,
+        K: Tensor | None = None,
+    ) -> "ExactPosterior":
+        """The covariance K of the rows is computed unless given."""
         X, y = block.X.to(torch.float64), block.y.to(torch.float64)
         noise, weight, single = row_noise(block, noise_var)
         with torch.no_grad():
-            K = kernel(X)
-            K.diagonal().add_(noise)
-            diagonal = K.diagonal().clone()
-            C = linalg.cholesky(K, name="covariance of the targets")
+            S = kernel(X) if K is None else K.clone()
+            S.diagonal().add_(noise)
+            diagonal = S.diagonal().clone()
+            C = linalg.cholesky(S, name="covariance of the targets")
             beside = None if trend is None else TrendPosterior.fitted(trend, X, C, y)
             left = y if beside is None else y - beside.trend.features(X) @ beside.mean
             alpha = torch.cholesky_solve(left[:, None], C.factor)[:, 0]
@@ -100,9 +117,28 @@ class ExactPosterior:
         evidence = -0.5 * (block.n_rows * math.log(2.0 * math.pi) + logdet + repeats + float(y @ alpha))
         return cls(kernel, X, C, alpha, evidence, diagonal, beside)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies prepare for predictions themselves."""
+        return {name: value for name, value in vars(self).items() if name not in ("covariance", "_inverse_C")}
+
     @property
     def trend(self) -> Trend | None:
         return None if self.beside is None else self.beside.trend
+
+    @cached_property
+    def covariance(self) -> Callable[[Tensor], Tensor]:
+        """k(., X)."""
+        return self.kernel.onto(self.X)
+
+    @cached_property
+    def _inverse_C(self) -> linalg.InverseLower:
+        return linalg.InverseLower.of(self.C.factor)
+
+    def whitened(self, K: Tensor) -> Tensor:
+        """C^-1 k_i, row by row: by products where the inverse is small enough to be kept."""
+        if len(self.X) > MOST_INVERTED:
+            return linalg.whiten_rows(K, self.C.factor)
+        return self._inverse_C.whiten(K)
 
     def precision(self) -> Tensor:
         """(K + noise + trend)^-1."""
@@ -112,27 +148,31 @@ class ExactPosterior:
         root = linalg.whiten_rows(self.beside.G, self.beside.A.factor)
         return inverse - root @ root.mT
 
+    def mean(self, X: Tensor, labels: Tensor | None = None) -> Tensor:
+        return _mean(self.covariance, X.to(torch.float64), self.alpha, self.beside)
+
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        means, variances = [], []
         with torch.no_grad():
-            for part in X.to(torch.float64).split(CHUNK_ROWS):
-                K = self.kernel(part, self.X)
-                spread = linalg.whiten_rows(K, self.C.factor)
-                prior_var = self.kernel.diagonal(part)
-                mean = K @ self.alpha
-                var = torch.maximum(prior_var - linalg.row_squares(spread), SMALLEST_VARIANCE * prior_var)
-                if self.beside is not None:
-                    level, root = self.beside.moments(part, K)
-                    mean, var = mean + level, var + linalg.row_squares(root)
-                means.append(mean)
-                variances.append(var)
+            parts = [self._chunk(part) for part in X.to(torch.float64).split(CHUNK_ROWS)]
+        if len(parts) == 1:
+            return parts[0]
+        means, variances = zip(*parts, strict=True)
         return torch.cat(means), torch.cat(variances)
+
+    def _chunk(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        K, prior_var = self.covariance(X), self.kernel.diagonal(X)
+        mean = K @ self.alpha
+        var = torch.maximum(prior_var - linalg.row_squares(self.whitened(K)), SMALLEST_VARIANCE * prior_var)
+        if self.beside is None:
+            return mean, var
+        level, root = self.beside.moments(X, K)
+        return mean + level, var + linalg.row_squares(root)
 
     def joint(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         X = X.to(torch.float64)
         with torch.no_grad():
-            K = self.kernel(X, self.X)
-            spread = linalg.whiten_rows(K, self.C.factor)
+            K = self.covariance(X)
+            spread = self.whitened(K)
             mean, cov = K @ self.alpha, self.kernel(X) - spread @ spread.mT
             if self.beside is not None:
                 level, root = self.beside.moments(X, K)
@@ -198,6 +238,9 @@ class NystromPosterior:
     def trend(self) -> Trend | None:
         return self.prior.trend
 
+    def mean(self, X: Tensor, labels: Tensor | None = None) -> Tensor:
+        return _mean(self.prior.kernel.onto(self.X), X, self.beta, self.beside)
+
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         means, variances = [], []
         with torch.no_grad():
@@ -226,3 +269,10 @@ class NystromPosterior:
                 level, root = self.beside.moments(X, K)
                 mean, cov = mean + level, cov + root @ root.mT
             return mean, linalg.symmetric(cov)
+
+
+def _mean(covariance: Callable[[Tensor], Tensor], X: Tensor, weights: Tensor, beside: TrendPosterior | None) -> Tensor:
+    """k(x, rows) weights, and the trend."""
+    with torch.no_grad():
+        mean = torch.cat([covariance(part) @ weights for part in X.split(CHUNK_ROWS)])
+        return mean if beside is None else mean + beside.level(X)

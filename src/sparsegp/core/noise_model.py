@@ -40,6 +40,17 @@ def point_pullback(approx: Approximation, d: Tensor, noise: Tensor, v: Tensor, v
     return d_bar, noise_bar
 
 
+def pullback_bound(approx: Approximation) -> float:
+    """c with bar d >= -c/v for every row of `point_pullback`: (max_j alpha_j/a_j + rho)/2.
+
+    bar v >= -1/(2v), and a_j v/v_j, which add up to 1, bound v/v_j by 1/a_j. With c the sum of bar d w w^T is a Gram
+    matrix, half the work of a product, less c times the precision. Rows of a block have no such bound: 0.
+    """
+    if approx.by_block:
+        return 0.0
+    return 0.5 * (max(c.alpha / c.weight for c in approx.components) + approx.penalty)
+
+
 def repeats_logdet(approx: Approximation, D: Tensor, noise: Tensor, weight: Tensor) -> Tensor:
     """What w_i repetitions of row i add to log det V of the block in which each row stands once with noise/w."""
     v = point_variance(_between_repeats(approx), D.diagonal(), noise * weight)

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -42,7 +43,11 @@ class Partition:
                 f"Points to assign must have shape [n, {self.centroids.shape[1]}], like the training rows; "
                 f"got {list(X.shape)}. Give the same columns as in fit."
             )
-        return _nearest(X, self.centroids)
+        return self._search(X)
+
+    @cached_property
+    def _search(self) -> "_Search":
+        return _Search(self.centroids)
 
 
 def kmeans_partition(
@@ -268,18 +273,28 @@ def _sample(X: Tensor, n_centres: int, rng: np.random.Generator) -> Tensor:
 
 
 def _nearest(X: Tensor, centroids: Tensor) -> Tensor:
-    """Index of the nearest centroid of each row, in row chunks that cannot change the result."""
-    if len(centroids) == 1:
-        return torch.zeros(X.shape[0], dtype=torch.int64, device=X.device)
-    centre = _median(centroids)
-    C = centroids - centre
-    C_sq = C.square().sum(1)
-    labels = torch.empty(X.shape[0], dtype=torch.int64, device=X.device)
-    step = max(1, _CHUNK_ENTRIES // len(C))
-    for start in range(0, X.shape[0], step):
-        chunk = X[start : start + step]
-        labels[start : start + step] = _nearest_in_chunk(chunk, chunk - centre, centroids, C, C_sq)
-    return labels
+    """Index of the nearest centroid of each row."""
+    return _Search(centroids)(X)
+
+
+class _Search:
+    """The nearest of some centroids, for rows in chunks that cannot change the result."""
+
+    def __init__(self, centroids: Tensor) -> None:
+        self.centroids, self.centre = centroids, _median(centroids)
+        self.C = centroids - self.centre
+        self.C_sq = self.C.square().sum(1)
+
+    def __call__(self, X: Tensor) -> Tensor:
+        if len(self.C) == 1:
+            return torch.zeros(X.shape[0], dtype=torch.int64, device=X.device)
+        labels = torch.empty(X.shape[0], dtype=torch.int64, device=X.device)
+        step = max(1, _CHUNK_ENTRIES // len(self.C))
+        for start in range(0, X.shape[0], step):
+            chunk = X[start : start + step]
+            centred = chunk - self.centre
+            labels[start : start + step] = _nearest_in_chunk(chunk, centred, self.centroids, self.C, self.C_sq)
+        return labels
 
 
 def _nearest_in_chunk(X: Tensor, X_centred: Tensor, centroids: Tensor, C: Tensor, C_sq: Tensor) -> Tensor:

@@ -30,19 +30,22 @@ TRACE_TOLERANCE = 2e-15
 
 
 class Predictive(Protocol):
-    """The distribution of y at each of some rows, in the user's units. Every answer has one entry or line a row."""
+    """The distribution of y at each of some rows, in the units of the data.
+
+    Every answer has one entry, or one line, for each row.
+    """
 
     @property
     def mean(self) -> Array:
-        """E y, which is E f."""
+        """Mean of y, which is that of f."""
 
     @property
     def var(self) -> Array:
-        """Var y: that of f and that of the noise."""
+        """Variance of y: that of f plus that of the noise."""
 
     @property
     def std(self) -> Array:
-        """Root of `var`."""
+        """Standard deviation of y."""
 
     @property
     def f_std(self) -> Array:
@@ -54,32 +57,105 @@ class Predictive(Protocol):
 
     @property
     def noise_var(self) -> float | Array:
-        """Expected variance of y given f, one for all rows or one a row."""
+        """Expected variance of y given f: one number for all rows, or one for each."""
 
     @property
     def latent(self) -> "Predictive":
         """The forecast of the noise-free function f."""
 
     def interval(self, coverage: float) -> tuple[Array, Array]:
-        """Lower and upper end of the central interval that holds y with probability `coverage`."""
+        """The central interval that holds y with a given probability.
+
+        Parameters
+        ----------
+        coverage : float
+            The probability, strictly between 0 and 1.
+
+        Returns
+        -------
+        lower : ndarray of shape (n_rows,)
+            Lower ends.
+        upper : ndarray of shape (n_rows,)
+            Upper ends.
+        """
 
     def quantiles(self, q: ArrayLike) -> Array:
-        """Values that y stays below with the probabilities in q: one column for each."""
+        """Values that y stays below with given probabilities.
+
+        Parameters
+        ----------
+        q : float or sequence of float
+            The probabilities, strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_levels)
+            One column for each level.
+        """
 
     def log_density(self, y: ArrayLike) -> Array:
-        """log p(y)."""
+        """Log density of each target.
+
+        Parameters
+        ----------
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The log densities.
+        """
 
     def cdf(self, y: ArrayLike) -> Array:
-        """P(Y <= y)."""
+        """Probability that y is not above each target.
+
+        Parameters
+        ----------
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The probabilities.
+        """
 
     def crps(self, y: ArrayLike) -> Array:
-        """The integral over t of (P(Y <= t) - [y <= t])^2, which is E|Y - y| - E|Y - Y'|/2."""
+        """Continuous ranked probability score of each target: E|Y - y| - E|Y - Y'|/2. Lower is better.
+
+        Parameters
+        ----------
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The scores, in units of y.
+        """
 
     def sample(self, n: int, rng: Generator) -> Array:
-        """Draws of y [rows, n], independent from row to row."""
+        """Draws of y, independent from row to row.
+
+        Parameters
+        ----------
+        n : int
+            Number of draws.
+        rng : numpy Generator
+            Source of randomness.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n)
+            One column for each draw.
+        """
 
     def noise_sample(self, shape: tuple[int, int], rng: Generator) -> float | Array:
         """Draws of y - f [rows, n]."""
+
+    def parts(self, rows: slice) -> "Parts":
+        """The distribution at some of the rows as a mixture of Gaussians."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,11 +210,15 @@ class Gaussian:
     def crps(self, y: ArrayLike) -> Array:
         std = self.std
         # Y - Y' is N(0, 2 std^2)
-        return _mean_size(checked_targets(y, self.mean) - self.mean, std) - std / math.sqrt(math.pi)
+        return mean_size(checked_targets(y, self.mean) - self.mean, std) - std / math.sqrt(math.pi)
 
     def sample(self, n: int, rng: Generator) -> Array:
         draws: Array = self.mean[:, None] + self.std[:, None] * rng.standard_normal((len(self.mean), n))
         return draws
+
+    def parts(self, rows: slice) -> "Parts":
+        """A single one."""
+        return Parts(self.mean[rows], self.std[rows, None] ** 2, np.zeros(1))
 
     def noise_sample(self, shape: tuple[int, int], rng: Generator) -> float | Array:
         """Draws of y - f; without noise nothing is drawn."""
@@ -174,12 +254,12 @@ class Parts:
     def crps(self, y: Array) -> Array:
         """y - Y has the parts N(gap_j, var_j), and Y - Y' the parts N(offset_i - offset_j, var_i + var_j)."""
         weight, pair_std = np.exp(self.log_weight), np.sqrt(self.var[:, :, None] + self.var[:, None, :])
-        distance = _mean_size(self._gap(y), np.sqrt(self.var)) @ weight
+        distance = mean_size(self._gap(y), np.sqrt(self.var)) @ weight
         if self.offset is None:
             # E|N(0, s^2)|/2 = s/sqrt(2 pi)
             half = pair_std @ weight @ weight / math.sqrt(2.0 * math.pi)
         else:
-            half = 0.5 * _mean_size(self.offset[:, :, None] - self.offset[:, None, :], pair_std) @ weight @ weight
+            half = 0.5 * mean_size(self.offset[:, :, None] - self.offset[:, None, :], pair_std) @ weight @ weight
         crps: Array = distance - half
         return crps
 
@@ -290,6 +370,12 @@ class Joint:
     @classmethod
     def of(cls, rows: "Gaussian | NoiseMixture", f_cov: Array) -> "Joint":
         """With a covariance as it was computed. It becomes one, with the variances of the rows on its diagonal."""
+        require_numbers(rows.mean, rows.var)
+        if not np.isfinite(f_cov).all():
+            raise InputError(
+                "The joint covariance of these rows cannot be computed in double precision: some are nearly equal to "
+                "rows of the fit with hardly any noise. Ask for return_std, or for fewer of these rows at once."
+            )
         return cls(rows, as_covariance(f_cov, rows.f_var))
 
     @property
@@ -374,7 +460,7 @@ def _moment_guess(offset: Array, std: Array, weight: Array, z: float) -> Array:
     return guess
 
 
-def _mean_size(mean: Array, std: Array) -> Array:
+def mean_size(mean: Array, std: Array) -> Array:
     """E|N(mean, std^2)| = mean (2 Phi(z) - 1) + 2 std phi(z) with z = mean/std."""
     z = mean / std
     size: Array = mean * (2.0 * ndtr(z) - 1.0) + 2.0 * std * (np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi))
@@ -391,6 +477,18 @@ def _by_chunks(answer: Callable[[slice], Array], out: Array, rows_at_once: int =
 def _ends(forecast: Gaussian | GaussianMixture, coverage: float) -> tuple[Array, Array]:
     ends = forecast.quantiles(checked_coverage(coverage))
     return ends[:, 0], ends[:, 1]
+
+
+def require_numbers(mean: Array, var: Array | None = None) -> None:
+    """No answer is NaN or infinite: whoever asked learns why instead."""
+    usable = np.isfinite(mean) if var is None else np.isfinite(mean) & np.isfinite(var)
+    if not usable.all():
+        row = int(np.flatnonzero(~usable)[0])
+        spread = "" if var is None else f", variance {var[row]:g}"
+        raise InputError(
+            f"The prediction of row {row} is not a finite number (mean {mean[row]:g}{spread}): its "
+            "inputs are too far from the rows of the fit, or the model file was altered. Look at this row of X."
+        )
 
 
 def checked_coverage(coverage: float) -> Array:

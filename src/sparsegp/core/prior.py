@@ -81,6 +81,11 @@ class SparsePrior:
         return root
 
     @cached_property
+    def inverse_root(self) -> linalg.InverseLower:
+        """L^-1, for predictions, which use it again and again."""
+        return linalg.InverseLower.of(self.Luu.factor)
+
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of approximation, kernel, trend, noise and inducing inputs: equal when statistics may be added."""
         digest = hashlib.sha256(f"{self.approx!r}|{self.kernel!r}|{self.Luu.jitter!r}|{self.trend!r}".encode())
@@ -117,9 +122,14 @@ class SparsePrior:
 
     def features(self, X: Tensor, K: Tensor | None = None) -> Tensor:
         """W = [K_xu L^-T, b T(x)]; the covariance K_xu is computed unless given."""
-        if K is None:
-            K = self.covariance(X)
-        return self._with_trend(X, linalg.whiten_rows(K, self.factor(X.dtype)))
+        given = K is not None
+        K = self.covariance(X) if K is None else K
+        return self._with_trend(X, linalg.whiten_rows(K, self.factor(X.dtype), overwrite=not given))
+
+    def whitened(self, columns: Tensor) -> Tensor:
+        """W from `columns`, by a product: for predictions."""
+        W = self.inverse_root.whiten(self.of_kernel(columns))
+        return W if self.trend is None else torch.cat([W, columns[:, self.n_inducing :]], dim=1)
 
     def _with_trend(self, X: Tensor, A: Tensor) -> Tensor:
         return A if self.trend is None else torch.cat([A, self.trend.features(X)], dim=1)
@@ -136,7 +146,7 @@ class SparsePrior:
         """D = K_xx - Q_xx in float64, its diagonal clipped at zero; the covariance K_xx is computed unless given."""
         K = self.kernel(X) if K is None else K
         V64 = self.of_kernel(W).to(torch.float64)
-        D = linalg.symmetric_product(V64, V64).neg_().add_(K)
+        D = linalg.row_gram(V64).neg_().add_(K)
         D.diagonal().clamp_min_(0.0)
         return D
 

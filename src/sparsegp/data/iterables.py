@@ -2,7 +2,7 @@
 DataFrames and Arrays, read partition by partition. Dask itself is never imported here."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,12 +133,13 @@ def _item(item: Any, k: int, roles: Roles | None, batch_rows: int | None) -> Arr
 def _spooled_roles(batch: Batch, names: tuple[str, ...]) -> Roles:
     """Names of the spooled columns that no feature has."""
 
-    def free(name: str) -> str:
-        return name if name not in names else free("_" + name)
+    noise = None if batch.noise_var is None else _free("noise_var", names)
+    weight = None if batch.weight is None else _free("weight", names)
+    return Roles(_free("y", names), names, noise, weight)
 
-    noise = None if batch.noise_var is None else free("noise_var")
-    weight = None if batch.weight is None else free("weight")
-    return Roles(free("y"), names, noise, weight)
+
+def _free(name: str, names: Sequence[str]) -> str:
+    return name if name not in names else _free("_" + name, names)
 
 
 def _spool_schema(roles: Roles) -> Any:
@@ -170,13 +171,28 @@ class DaskFrameSource(FromTable):
         columns = Header.of(schema, "the dask DataFrame").choose(roles)
         return cls(frame[columns.all], columns, batch_rows)
 
+    @classmethod
+    def beside(
+        cls, frame: Any, y: Any, noise_var: Any = None, weight: Any = None, batch_rows: int | None = None
+    ) -> "DaskFrameSource":
+        """Inputs as a dask DataFrame, the others as Series of the same partitions."""
+        names = tuple(map(str, frame.columns))
+        given = {"y": y, "noise_var": noise_var, "sample_weight": weight}
+        series = {name: values for name, values in given.items() if values is not None}
+        for name, values in series.items():
+            _require_series(name, values, frame)
+        column = {name: _free(name, names) for name in series}
+        together = frame.assign(**{column[name]: values for name, values in series.items()})
+        roles = Roles(column["y"], names, column.get("noise_var"), column.get("sample_weight"))
+        return cls.of(together, roles, batch_rows)
+
     @property
     def n_rows(self) -> None:
         return None
 
     def pieces(self) -> Iterator[Piece]:
         for k in range(self.frame.npartitions):
-            part = self.frame.partitions[k].compute()
+            part = _computed(self.frame.partitions[k], k)
             yield from TableSource.like(part, self.columns, f"partition {k}", self.batch_rows).pieces()
 
 
@@ -214,19 +230,45 @@ class DaskArraySource(PlainLayout):
     def __iter__(self) -> Iterator[Batch]:
         for k in range(self.X.numblocks[0]):
             y, noise_var, weight = (
-                None if values is None else values.blocks[k].compute()
+                None if values is None else _computed(values.blocks[k], k)
                 for values in (self.y, self.noise_var, self.weight)
             )
-            X = self.X.blocks[k].compute()
+            X = _computed(self.X.blocks[k], k)
             yield from ArraySource.of(X, y, noise_var, weight, name=f"partition {k}", batch_rows=self.batch_rows)
+
+
+def _computed(part: Any, k: int) -> Any:
+    try:
+        return part.compute()
+    except Exception as error:
+        raise InputError(
+            f"Partition {k} cannot be computed: {error!r}. Look at `collection.partitions[{k}].compute()`."
+        ) from error
+
+
+def _require_series(name: str, values: Any, frame: Any) -> None:
+    """Partition by partition the rows of the frame, without moving any."""
+    if library_of(values) != "dask" or not hasattr(values, "divisions") or getattr(values, "ndim", 0) != 1:
+        raise InputError(
+            f"{name} must be a dask Series like the columns of X; got {type(values).__name__}. Or give one DataFrame "
+            "with all columns and target='column'."
+        )
+    if values.npartitions != frame.npartitions or values.divisions != frame.divisions:
+        raise InputError(
+            f"{name} must have the partitions of X: it has {values.npartitions}, X has {frame.npartitions}. Take both "
+            "from one DataFrame, or give it with target='column'."
+        )
 
 
 def _aligned(values: Any, X: Any, name: str) -> Any:
     """Values with the same blocks of rows as X."""
     if values is None:
         return None
-    if library_of(values) != "dask":
-        raise InputError(f"{name} must be a dask array like X; got {type(values).__name__}.")
+    if library_of(values) != "dask" or hasattr(values, "divisions"):
+        raise InputError(
+            f"{name} must be a dask array like X; got {type(values).__name__}. A Series goes with a DataFrame, or "
+            "use `series.to_dask_array(lengths=True)`."
+        )
     known = not (math.isnan(X.shape[0]) or math.isnan(values.shape[0]))
     fits = values.shape == X.shape[:1] if known else values.numblocks == X.numblocks[:1]
     if values.ndim != 1 or not fits:

@@ -48,6 +48,8 @@ def open_source(
         return DaskFrameSource.of(X, _needed(roles, "a dask DataFrame"), batch_rows)
     if y is None:
         return _open_iterable(X, roles, batch_rows, spool_to)
+    if library == "dask" and hasattr(X, "columns"):
+        return DaskFrameSource.beside(X, y, noise_var, sample_weight, batch_rows)
     if library == "dask":
         return DaskArraySource.of(X, y, noise_var, sample_weight, batch_rows)
     if is_table(X):

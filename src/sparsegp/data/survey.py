@@ -37,12 +37,17 @@ ASKED = (AS_NUMBER, AS_CATEGORY, AS_DATE, AS_IGNORED)
 
 @dataclass(frozen=True)
 class SurveyOptions:
-    """`most_indicators`: levels with an indicator each; where there are more, a level is a point on a line.
-    `fewest_rows`: a level with fewer is rare. `most_levels`: a column with more is an identifier. `repeated`: so is
-    text of whose rows a smaller share has a level that is not rare. `fewest_for_identifier`: rows that it takes."""
+    """Up to `few_levels` levels have an indicator each. Of more, up to `most_indicators` have, unless each has
+    `rows_for_point` rows in the mean: then its point on a line is well known. Beyond that levels are points.
+    `fewest_rows`: a level with fewer is rare, `fewest_for_point` where levels are points. `most_levels`: a column with
+    more is an identifier. `repeated`: so is text of whose rows a smaller share has a level that is not rare.
+    `fewest_for_identifier`: rows that it takes."""
 
-    most_indicators: int = 24
+    few_levels: int = 24
+    most_indicators: int = 128
+    rows_for_point: int = 500
     fewest_rows: int = 5
+    fewest_for_point: int = 20
     most_levels: int = 500_000
     repeated: float = 0.2
     fewest_for_identifier: int = 20
@@ -397,12 +402,21 @@ def _category(facts: ColumnFacts, options: SurveyOptions, *, found: bool) -> Cod
         return LeftOut(facts.name, codes.CONSTANT)
     n_kept = sum(n for n in counts if n >= options.fewest_rows)
     is_long = facts.n_present >= options.fewest_for_identifier
-    if found and is_long and n_kept < options.repeated * facts.n_present and len(levels) > options.most_indicators:
+    if found and is_long and n_kept < options.repeated * facts.n_present and len(levels) > options.few_levels:
         return LeftOut(facts.name, codes.IDENTIFIER)
-    if len(rare) == 1 or len(levels) <= options.most_indicators // 2:
+    if len(rare) == 1 or len(levels) <= options.few_levels // 2:
         kept, rare = levels, []
-    if len(kept) <= options.most_indicators:
+    most = options.few_levels if n_kept >= options.rows_for_point * len(kept) else options.most_indicators
+    if len(kept) <= most:
         return Category(facts.name, tuple(kept), tuple(rare), facts.n_missing > 0)
-    rare = rare[: options.most_rare_names]
+    return _points(facts, levels, counts, options)
+
+
+def _points(facts: ColumnFacts, levels: Sequence[str], counts: Sequence[int], options: SurveyOptions) -> Code:
+    """Levels as points, which are found later."""
+    kept = tuple(level for level, n in zip(levels, counts, strict=True) if n >= options.fewest_for_point)
+    rare = tuple(level for level, n in zip(levels, counts, strict=True) if n < options.fewest_for_point)
+    if not kept:
+        return LeftOut(facts.name, codes.IDENTIFIER)
     missing = 0.0 if facts.n_missing else None
-    return Embedding(facts.name, tuple(kept), (0.0,) * len(kept), 0.0, tuple(rare), missing)
+    return Embedding(facts.name, kept, (0.0,) * len(kept), 0.0, rare[: options.most_rare_names], missing)

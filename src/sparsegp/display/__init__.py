@@ -2,6 +2,7 @@
 
 from sparsegp.display.curves import AnytimeDisplay, LearningCurveDisplay
 from sparsegp.display.forecast import MapDisplay, PredictionDisplay
+from sparsegp.display.importance import EffectDisplay, ImportanceDisplay
 from sparsegp.display.relevance import RelevanceDisplay
 from sparsegp.display.residuals import CalibrationDisplay, CoverageDisplay, ResidualsDisplay
 
@@ -9,6 +10,8 @@ __all__ = [
     "AnytimeDisplay",
     "CalibrationDisplay",
     "CoverageDisplay",
+    "EffectDisplay",
+    "ImportanceDisplay",
     "LearningCurveDisplay",
     "MapDisplay",
     "PredictionDisplay",

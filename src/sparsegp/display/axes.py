@@ -1,11 +1,12 @@
 """What all pictures share: matplotlib when it is there, axes to draw on, colours for light and dark pages."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from sparsegp.errors import InputError
+from sparsegp.errors import InputError, MissingPackageError
 
 BLUE, ORANGE, GREEN, GREY = "#3b7dd8", "#e07b28", "#2a9d78", "#8a8f98"
 PANEL_INCHES = (4.8, 3.6)
@@ -17,9 +18,7 @@ def matplotlib_module(name: str = "pyplot") -> Any:
     try:
         return import_module(f"matplotlib.{name}")
     except ImportError:
-        raise ImportError(
-            "Pictures need matplotlib: pip install 'sparsegp[plot]' (or pip install matplotlib)."
-        ) from None
+        raise MissingPackageError("Pictures need matplotlib: pip install 'sparsegp[plot]'.") from None
 
 
 def panels(ax: Any, n_panels: int) -> tuple[Any, list[Any]]:
@@ -42,3 +41,20 @@ def label_axes(ax: Any, x: str, y: str, title: str = "") -> None:
     ax.set_ylabel(y, parse_math=False)
     if title:
         ax.set_title(title, parse_math=False)
+
+
+def legend_above(ax: Any) -> None:
+    """The legend in a line above the axes, where it hides no data."""
+    ax.legend(fontsize="small", frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderpad=0.2)
+
+
+def column_number(feature: Any, names: Sequence[str]) -> int:
+    """The number of a column given by its name or number."""
+    if isinstance(feature, str) and feature in names:
+        return list(names).index(feature)
+    if isinstance(feature, int | np.integer) and not isinstance(feature, bool) and 0 <= feature < len(names):
+        return int(feature)
+    raise InputError(
+        f"A feature is a column's name or a number from 0 to {len(names) - 1}; got {feature!r}. "
+        f"The columns are {', '.join(names[:20])}."
+    )

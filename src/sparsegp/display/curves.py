@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import metrics
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, GREEN, GREY, ORANGE, label_axes, panels
+from sparsegp.display.axes import BLUE, GREEN, GREY, ORANGE, label_axes, legend_above, panels
 from sparsegp.errors import InputError
 from sparsegp.fit.pipeline import Progress
 
@@ -34,7 +34,31 @@ class LearningCurveDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any = None, y: Any = None, *, ax: Any = None) -> Self:
-        """The stages in `info_["stages"]` of a fitted estimator (X and y are not needed), and plot."""
+        """Draw the log evidence per row, stage by stage.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : None, default=None
+            Not needed.
+        y : None, default=None
+            Not needed.
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        LearningCurveDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         check_is_fitted(estimator)
         stages = [stage for stage in estimator.info_.get("stages", []) if stage.n_rows and np.isfinite(stage.objective)]
         if not stages:
@@ -49,7 +73,18 @@ class LearningCurveDisplay:
         ).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
-        """Draw on the given axes, or on new ones."""
+        """Draw the curve again.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        LearningCurveDisplay
+            The picture itself.
+        """
         self.figure_, (self.ax_,) = panels(ax, 1)
         self.ax_.plot(self.seconds, self.objective_per_row, "o-", color=BLUE, ms=4)
         before = [0, *self.n_rows]
@@ -110,9 +145,31 @@ class AnytimeDisplay:
         pictures: Sequence[str] | None = None,
         ax: Any = None,
     ) -> Self:
-        """Of what `fit_iter` yielded, or of several such runs by name, and plot.
+        """Draw how a fit in steps became better.
 
-        `full` is (seconds, rmse) of the full model, for one run or by name; without it the last Progress stands for it.
+        Parameters
+        ----------
+        progress : iterable of Progress, or mapping of str to such
+            What `fit_iter` yielded, or several runs by name.
+        full : pair of float, or mapping of str to such, default=None
+            Seconds and RMSE of the full model. None takes the last step for it.
+        pictures : sequence of str, default=None
+            "rmse-steps", "rmse-seconds", "nlpd-steps", "nlpd-seconds", "seconds-steps", "efficiency". None draws all
+            that the runs allow.
+        ax : matplotlib Axes or list of them, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        AnytimeDisplay
+            The pictures.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
         """
         runs = dict(progress) if isinstance(progress, Mapping) else {"": progress}
         curves = {name: Curve.of(list(run)) for name, run in runs.items()}
@@ -126,14 +183,40 @@ class AnytimeDisplay:
         return tuple(name for name, need in needs.items() if need is None or all(need in scores for scores in known))
 
     def efficiency(self, name: str = "") -> tuple[Array, Array]:
-        """TE and PE at each step: seconds and RMSE of the full model over those of the anytime one."""
+        """Time efficiency and predictive efficiency of each step of a run (000 sec. 5).
+
+        Parameters
+        ----------
+        name : str
+            Name of the run.
+
+        Returns
+        -------
+        time : ndarray
+            Seconds of the full model over those of the step.
+        predictive : ndarray
+            RMSE of the full model over that of the step.
+        """
         curve, (seconds, rmse) = self.curves[name], self.full[name]
         time = [metrics.time_efficiency(seconds, value) for value in curve.seconds.tolist()]
         predictive = [metrics.predictive_efficiency(rmse, value) for value in curve.score("rmse").tolist()]
         return np.array(time), np.array(predictive)
 
     def plot(self, ax: Any = None, *, pictures: Sequence[str] | None = None) -> Self:
-        """Draw the named pictures (None: all that the fits allow) on the given axes, or on new ones."""
+        """Draw again.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or list of them, default=None
+            Where to draw. None makes a new figure.
+        pictures : sequence of str, default=None
+            As in `from_progress`.
+
+        Returns
+        -------
+        AnytimeDisplay
+            The pictures themselves.
+        """
         chosen = self.pictures if pictures is None else tuple(pictures)
         unknown = [name for name in chosen if name not in _PICTURES]
         if unknown or not chosen:
@@ -142,7 +225,7 @@ class AnytimeDisplay:
         for axes, name in zip(self.ax_, chosen, strict=True):
             _PICTURES[name](self, axes)
         if len(self.curves) > 1:
-            self.ax_[0].legend(frameon=False)
+            legend_above(self.ax_[0])
         return self
 
     def _lines(self, ax: Any, points: Callable[[str], tuple[Array, Array]], x: str, y: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, GREY, MOST_POINTS, ORANGE, label_axes, panels
+from sparsegp.display.axes import BLUE, GREY, MOST_POINTS, ORANGE, column_number, label_axes, legend_above, panels
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import (
     blocks_at,
@@ -19,8 +19,6 @@ from sparsegp.estimators.diagnosis import (
     spread_rows,
     without_names,
 )
-
-MARGIN = 0.05
 
 
 @dataclass
@@ -55,10 +53,40 @@ class PredictionDisplay:
         n_points: int = 200,
         ax: Any = None,
     ) -> Self:
-        """Predict along the column `feature`, over its range in X, and plot."""
+        """Draw mean and interval along one column. The other columns are at their medians.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            Rows, best rows that the model has not seen.
+        y : array of shape (n_rows,)
+            Their targets.
+        feature : int or str, default=0
+            The column, by number or name.
+        coverage : float, default=0.95
+            Coverage of the interval.
+        n_points : int, default=200
+            Number of points of the curve.
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        PredictionDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         estimator, rows, target = checked_rows(estimator, X, y)
         names = column_names(estimator)
-        column = _column_number(feature, names)
+        column = column_number(feature, names)
         grid = _column_grid(rows[:, column], n_points)
         at = _slice_rows(estimator, rows, [column], [grid])
         with without_names():
@@ -79,18 +107,31 @@ class PredictionDisplay:
         ).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
-        """Draw on the given axes, or on new ones."""
+        """Draw the curve again.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        PredictionDisplay
+            The picture itself.
+        """
         self.figure_, (self.ax_,) = panels(ax, 1)
         rows = "rows (their other columns differ)" if self.is_slice else "rows"
         alpha = 0.25 if self.is_slice else 0.6
         self.ax_.scatter(self.x_rows, self.y_rows, s=6, color=GREY, alpha=alpha, label=rows, rasterized=True, lw=0)
         interval = f"{self.coverage:.0%} interval"
         self.ax_.fill_between(self.x, self.lower, self.upper, color=BLUE, alpha=0.25, lw=0, label=interval)
-        self.ax_.plot(self.x, self.mean, color=BLUE, lw=1.8, label="mean")
+        mean = "mean (other columns at their medians)" if self.is_slice else "mean"
+        self.ax_.plot(self.x, self.mean, color=BLUE, lw=1.8, label=mean)
         if self.inducing is not None:
             self._mark_inducing(self.inducing)
-        label_axes(self.ax_, self.feature_name, "y", "Others at their medians" if self.is_slice else "")
-        self.ax_.legend(fontsize="small", framealpha=0.0, loc="upper right")
+        label_axes(self.ax_, self.feature_name, "y")
+        self.ax_.set_xlim(self.x[0], self.x[-1])
+        legend_above(self.ax_)
         return self
 
     def _mark_inducing(self, inducing: Array) -> None:
@@ -128,12 +169,40 @@ class MapDisplay:
         n_points: int = 60,
         ax: Any = None,
     ) -> Self:
-        """Predict on a grid over two columns of X, and plot."""
+        """Draw mean and standard deviation as maps of two columns. The other columns are at their medians.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            Rows, best rows that the model has not seen.
+        y : array of shape (n_rows,)
+            Their targets.
+        features : pair of int or str, default=(0, 1)
+            The two columns, by number or name.
+        n_points : int, default=60
+            Points of the grid in each direction.
+        ax : pair of matplotlib Axes, default=None
+            Where to draw. None makes a new figure with two panels.
+
+        Returns
+        -------
+        MapDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         estimator, rows, _ = checked_rows(estimator, X, y)
         names = column_names(estimator)
         if len(names) < 2:
             raise InputError("A map needs two columns and this model has one: use PredictionDisplay.")
-        first, second = (_column_number(feature, names) for feature in features)
+        first, second = (column_number(feature, names) for feature in features)
         axes = _column_grid(rows[:, first], n_points), _column_grid(rows[:, second], n_points)
         at = _slice_rows(estimator, rows, [first, second], [part.ravel() for part in np.meshgrid(*axes)])
         with without_names():
@@ -151,7 +220,18 @@ class MapDisplay:
         ).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
-        """Draw the two maps on the given pair of axes, or on new ones."""
+        """Draw the two maps again.
+
+        Parameters
+        ----------
+        ax : pair of matplotlib Axes, default=None
+            Where to draw. None makes a new figure with two panels.
+
+        Returns
+        -------
+        MapDisplay
+            The picture itself.
+        """
         self.figure_, self.ax_ = panels(ax, 2)
         for axes, values, title, colours in zip(
             self.ax_, (self.mean, self.std), ("Mean", "Standard deviation"), ("viridis", "magma"), strict=True
@@ -181,22 +261,10 @@ def _edges(points: Array) -> Array:
     return np.append(points - 0.5 * step, points[-1] + 0.5 * step)
 
 
-def _column_number(feature: Any, names: Sequence[str]) -> int:
-    """The number of a column given by its name or number."""
-    if isinstance(feature, str) and feature in names:
-        return list(names).index(feature)
-    if isinstance(feature, int | np.integer) and not isinstance(feature, bool) and 0 <= feature < len(names):
-        return int(feature)
-    raise InputError(
-        f"A feature is a column's name or a number from 0 to {len(names) - 1}; got {feature!r}. "
-        f"The columns are {', '.join(names[:20])}."
-    )
-
-
 def _column_grid(values: Array, n_points: int) -> Array:
-    """Evenly spaced points over the range of a column and a little beyond."""
+    """Evenly spaced points over the range of a column; around the one value of a constant column."""
     low, high = float(values.min()), float(values.max())
-    margin = MARGIN * (high - low) or 1.0
+    margin = 0.0 if high > low else 1.0
     return np.linspace(low - margin, high + margin, n_points)
 
 

@@ -30,7 +30,31 @@ class RelevanceDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
-        """Relevances in units of the spread of X, and plot."""
+        """Draw how relevant the columns are: the spread of a column over its lengthscale.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            Rows, best rows that the model has not seen.
+        y : array of shape (n_rows,)
+            Their targets.
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        RelevanceDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         estimator, rows, _ = checked_rows(estimator, X, y)
         lengthscales = column_lengthscales(estimator.kernel_, rows.shape[1])
         if np.isinf(lengthscales).all():
@@ -41,7 +65,18 @@ class RelevanceDisplay:
         return cls(*column_relevance(estimator, rows, lengthscales)).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
-        """Bars, the most relevant column on top (of many columns the first 20), on the given axes or on new ones."""
+        """Draw the bars again, the most relevant column on top. Of many columns the first 20 are shown.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        RelevanceDisplay
+            The picture itself.
+        """
         self.figure_, (self.ax_,) = panels(ax, 1)
         order = np.argsort(-self.relevance, kind="stable")[:MOST_COLUMNS]
         places = np.arange(len(order))

@@ -13,6 +13,8 @@ from sparsegp.metrics import CALIBRATION_LEVELS
 
 N_BINS = 20
 MOST_QUANTITIES = 20
+BEYOND_ALL = 0.004
+"""So that a point at a share of 1 is whole."""
 
 
 @dataclass
@@ -29,7 +31,31 @@ class CalibrationDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
-        """PIT values of rows with known targets, of the mixture where the noise is uncertain, and plot."""
+        """Draw the coverage of all central intervals, and a histogram of PIT values.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            Rows, best rows that the model has not seen.
+        y : array of shape (n_rows,)
+            Their targets.
+        ax : pair of matplotlib Axes, default=None
+            Where to draw. None makes a new figure with two panels.
+
+        Returns
+        -------
+        CalibrationDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         with without_names():
             estimator, rows, target = checked_rows(estimator, X, y)
             return cls(estimator.forecast(rows).cdf(target)).plot(ax)
@@ -46,7 +72,18 @@ class CalibrationDisplay:
         return inside
 
     def plot(self, ax: Any = None) -> Self:
-        """Draw curve and histogram on the given pair of axes, or on new ones."""
+        """Draw curve and histogram again.
+
+        Parameters
+        ----------
+        ax : pair of matplotlib Axes, default=None
+            Where to draw. None makes a new figure with two panels.
+
+        Returns
+        -------
+        CalibrationDisplay
+            The picture itself.
+        """
         self.figure_, self.ax_ = panels(ax, 2)
         self._plot_curve(self.ax_[0])
         self._plot_histogram(self.ax_[1])
@@ -84,7 +121,33 @@ class CoverageDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, coverage: float = 0.95, ax: Any = None) -> Self:
-        """Coverage by parts of rows with known targets, and plot."""
+        """Draw the coverage of parts of the rows, by columns, forecast and std.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            Rows, best rows that the model has not seen.
+        y : array of shape (n_rows,)
+            Their targets.
+        coverage : float, default=0.95
+            Coverage that the intervals promise.
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        CoverageDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         estimator, rows, target = checked_rows(estimator, X, y)
         columns = columns_of(estimator, rows)
         with without_names():
@@ -98,7 +161,18 @@ class CoverageDisplay:
         return sorted(parts, key=lambda name: min(part.p_value for part in parts[name]))[:MOST_QUANTITIES]
 
     def plot(self, ax: Any = None) -> Self:
-        """Draw on the given axes, or on new ones."""
+        """Draw the parts again.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        CoverageDisplay
+            The picture itself.
+        """
         self.figure_, (self.ax_,) = panels(ax, 1)
         shown, failing = self.quantities, set(self.segments.failing)
         self.ax_.axvline(self.segments.options.coverage, color=GREY, lw=1, ls="--")
@@ -110,6 +184,7 @@ class CoverageDisplay:
                 self._plot_part(part, height, part in failing)
         self.ax_.set_yticks(range(len(shown)), shown, parse_math=False)
         self.ax_.set_ylim(max(len(shown), 1) - 0.5, -0.5)
+        self.ax_.set_xlim(right=1.0 + BEYOND_ALL)
         label_axes(self.ax_, f"share of rows inside the {self.segments.options.coverage:.0%} interval", "")
         return self
 
@@ -133,14 +208,49 @@ class ResidualsDisplay:
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
-        """Standardised residuals of rows with known targets, and plot."""
+        """Draw errors in units of the predicted standard deviation.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            Rows, best rows that the model has not seen.
+        y : array of shape (n_rows,)
+            Their targets.
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        ResidualsDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
         estimator, rows, target = checked_rows(estimator, X, y)
         with without_names():
             mean, std = estimator.predict(rows, return_std=True)
         return cls(mean, (target - mean) / std).plot(ax)
 
     def plot(self, ax: Any = None) -> Self:
-        """Draw on the given axes, or on new ones: at most 2,000 rows, evenly spread."""
+        """Draw the errors again: at most 2,000 rows, evenly spread.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        ResidualsDisplay
+            The picture itself.
+        """
         self.figure_, (self.ax_,) = panels(ax, 1)
         shown = spread_rows(len(self.mean), MOST_POINTS)
         self.ax_.axhline(0.0, color=GREY, lw=1)

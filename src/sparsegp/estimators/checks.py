@@ -41,6 +41,14 @@ NEVER_MISSING = (
     "in their place, or fit with rows in which it is missing, too."
 )
 NO_TARGET = "fit requires y to be passed, but the target y is None. Give y, or target='column' when X is a table."
+HINTS = {
+    "Sparse data": "X.toarray() needs 8 bytes for each entry; with many columns of zeros, choose some of them first.",
+    "string names": "Or give X.to_numpy(), without names.",
+    "at least one array or dtype": "X has no columns: give one at least.",
+    "unique column names": "Rename the columns: no two may have the same name.",
+    "Complex data": "Give real numbers, as in X.real.",
+}
+"""What to do, by what scikit-learn says."""
 
 
 def training_batch(
@@ -75,6 +83,18 @@ def _ready(estimator: Any, batch: Batch) -> Batch:
 def asked_of(estimator: Any) -> Asked:
     """What the user says of columns."""
     return Asked.of(estimator.categorical, estimator.columns)
+
+
+def validated(estimator: Any, X: Any, *given: Any, **options: Any) -> Any:
+    """scikit-learn's checks of X and y, whose errors become ours."""
+    try:
+        return validate_data(estimator, X, *given, **options)
+    except InputError:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        text = str(error).rstrip()
+        hints = (hint for said, hint in HINTS.items() if said in text)
+        raise InputError(f"{text} {next(hints, '')}".rstrip()) from error
 
 
 def source_of(
@@ -123,7 +143,7 @@ def _validated(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Array, A
         raise InputError("X is an array of text. Give a DataFrame: its columns may be text, dates or numbers.")
     given = np.asarray(y)
     missing = np.isnan(given) if given.dtype.kind == "f" else np.zeros(given.shape, dtype=bool)
-    X, found = validate_data(
+    X, found = validated(
         estimator, X, np.where(missing, 0.0, given) if missing.any() else y, dtype=np.float64, order="C",
         y_numeric=True, ensure_all_finite=False, **options,
     )  # fmt: skip
@@ -215,7 +235,7 @@ def new_inputs(estimator: Any, X: Any) -> Array:
         if not len(rows):
             raise InputError("Found array with 0 sample(s): there are no rows to predict. A minimum of 1 is required.")
     else:
-        rows = validate_data(estimator, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
+        rows = validated(estimator, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
         if encoding is not None:
             rows = encoding.of_matrix(rows)
             columns.say_unmet(rows)

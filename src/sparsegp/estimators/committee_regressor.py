@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg, parallel
+from sparsegp import linalg, memory, parallel
 from sparsegp.cluster import executor_of
 from sparsegp.committee import aggregation
 from sparsegp.committee.aggregation import Aggregation
@@ -21,6 +21,7 @@ from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.opening import Given, Opened, named_cluster, opened
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
+from sparsegp.fit.auto import is_auto
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committees import ExpertKind
 from sparsegp.fit.kernel_choice import LearnedNoise
@@ -34,46 +35,98 @@ from sparsegp.learn.schedules import OPTIMIZERS
 
 BACKENDS = ("threads", "processes")
 ROWS_PER_EXPERT = 500
+USUALLY_ASKED = 8
 ROWS_STAY = "the experts of a committee get their rows from this process."
 
 
 class CommitteeGPRegressor(Estimator):
-    """Gaussian-process regression by experts on disjoint rows, with shared hyper-parameters.
+    """Gaussian-process regression by a committee: experts on disjoint rows, with shared hyper-parameters.
 
     Parameters
     ----------
-    kernel : as for SparseGPRegressor.
-    expert : "exact", an approximation (all but "sor" and "nystrom"), or an expert that learns how
-        the noise varies: "vshgp" (f sparse) and "vhgp" (f exact).
-    power : alpha of "pep" and "block-pep" experts.
-    n_experts : number of experts; None gives about 500 rows each. k-means may end with a few more or less.
-    aggregation : "grbcm" | "rbcm" | "bcm" | "tpoe" | "gpoe" | "poe", how their answers become one (docs/committees.md).
-        None is "tpoe" for experts that learn how the noise varies and "grbcm" for all others.
-    partition : "kmeans" (compact in the metric of the kernel) or "random"; fit(blocks=...) gives your own.
-    n_inducing, inducing : inducing inputs of each sparse expert: "kmeans", "random", "greedy".
-    noise_kernel, n_noise_inducing : of the log noise g of "vshgp" and "vhgp", as in HeteroscedasticGPRegressor.
-    noise_var : starting value of the noise variance in squared units of y; the value itself if `optimizer=None`.
-    optimizer : "lbfgs" | "adam" | None (hyper-parameters and inducing inputs stay as given).
-    learn_inducing : whether sparse experts learn their own inducing inputs.
-    skip_tolerance : what distant experts that are not asked may change, all together: the variance relative to
-        itself, the mean in prior standard deviations. 0 asks all experts everywhere.
-    most_asked : experts asked about a row at the most, those whose rows are centred nearest to it; None: no limit but
-        `skip_tolerance`. It bounds what a prediction costs, however many experts there are (docs/committees.md).
-    time_budget : seconds that `fit` may take. Learning ends in time for the posteriors of all experts, which cannot be
-        cut short; `info_["budget"]` says how it went (docs/time-budgets.md).
-    categorical, columns : what is known of columns, as for SparseGPRegressor.
-    normalize : standardise X and y inside; predictions come back in the user's units.
-    n_jobs : experts computed at the same time, each in a thread or process of its own; None uses all cores.
-    backend : where they are computed during `fit`, "threads" or "processes". Processes take a few seconds to start and
-        are faster where learning takes minutes; the model is the same. Predictions always use threads.
+    kernel : str, Kernel or scikit-learn kernel, default="se"
+        The kernel of all experts, as in SparseGPRegressor.
+    expert : str or mapping of str to float, default="exact"
+        What an expert is: "exact", an approximation (not "sor" or "nystrom"), or "vshgp" or "vhgp", which learn how
+        the noise varies with f sparse or exact.
+    power : float, default=0.5
+        The alpha of "pep" and "block-pep" experts.
+    n_experts : int, default=None
+        Number of experts. None gives each about 500 rows. k-means may end with a few more or fewer.
+    aggregation : {"grbcm", "rbcm", "bcm", "tpoe", "gpoe", "poe"} or None, default=None
+        How their answers become one. None is "tpoe" for experts that learn the noise and "grbcm" for all others.
+    partition : {"kmeans", "random"}, default="kmeans"
+        How rows are divided. `fit(blocks=...)` takes your own division.
+    n_inducing : int, default=100
+        Number of inducing inputs of each sparse expert.
+    inducing : {"kmeans", "random", "greedy"}, default="kmeans"
+        How they are chosen.
+    noise_kernel : str or Kernel, default="se"
+        The kernel of the log noise variance of "vshgp" and "vhgp".
+    n_noise_inducing : int, default=100
+        Number of inducing inputs of the log noise variance, for each expert.
+    noise_var : float, default=None
+        Where the noise variance starts, in squared units of y. It stays there if `optimizer` is None.
+    optimizer : {"auto", "lbfgs", "adam"} or None, default="lbfgs"
+        How hyper-parameters are learned. None learns nothing.
+    learn_inducing : bool, default=True
+        Whether sparse experts learn their inducing inputs.
+    skip_tolerance : float, default=1e-6
+        Distant experts are not asked if all of them together change the variance by less than this, relative to
+        itself, and the mean by less than this many prior standard deviations. 0 asks all experts everywhere.
+    most_asked : int, "auto" or None, default="auto"
+        The largest number of experts asked about a row: those whose rows are centred nearest to it. "auto" is 8 where
+        the cells of experts were found by k-means, and no limit elsewhere. None sets no limit.
+    time_budget : float, default=None
+        Seconds that `fit` may take. The posteriors of all experts are always computed in full.
+    normalize : bool, default=True
+        Standardise X and y inside. Everything that comes out is in the units of the data.
+    n_jobs : int, default=None
+        Experts computed at the same time. None uses all cores.
+    backend : {"threads", "processes"}, default="threads"
+        Where experts are computed during `fit`. Processes take a few seconds to start and pay off where learning takes
+        minutes. Predictions always use threads.
+    categorical : "auto" or list of columns, default="auto"
+        Columns that are categories though they hold numbers. Text, categories, booleans, dates and missing values are
+        found in any case; `info_["columns"]` says as what.
+    columns : mapping, default=None
+        From columns to "number", "category", "date" or "ignore", or to the list of all levels of a category in their
+        order. What is not named is found.
+    random_state : int, RandomState or None, default=None
+        Seed of every random choice.
+    verbose : int or None, default=None
+        1 prints a line a second during a fit, 0 nothing. None shows one line of progress after two seconds, on a
+        terminal or in a notebook.
 
     Attributes
     ----------
-    kernel_, noise_var_ : the shared hyper-parameters in the user's units. With learned noise, noise_var_ is its mean
-        over a sample of the rows of the fit, and noise_kernel_ and noise_mean_ are the prior of g.
-    log_evidence_ : sum of the experts' log evidences or bounds, in the units they were computed in.
-    info_ : number and sizes of experts at the fit, jitter, seconds, evaluations and stages of learning; "innovations"
-        after updates.
+    kernel_ : Kernel
+        The shared kernel, in the units of the data.
+    noise_var_ : float
+        The noise variance, or its mean over a sample of rows where it is learned.
+    noise_kernel_ : Kernel
+        The kernel of the log noise variance, for "vshgp" and "vhgp".
+    noise_mean_ : float
+        The mean of the log noise variance, for "vshgp" and "vhgp".
+    log_evidence_ : float
+        Sum of the log evidences, or bounds, of the experts.
+    info_ : dict
+        How the model came about, with the number and sizes of the experts.
+
+    See Also
+    --------
+    SparseGPRegressor : One model of all rows, with calibrated forecasts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sparsegp import CommitteeGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (120, 1))
+    >>> y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(120)
+    >>> gp = CommitteeGPRegressor(n_experts=3, random_state=0).fit(X, y)
+    >>> bool(abs(gp.predict([[0.5]])[0] - np.sin(1.0)) < 0.1)
+    True
     """
 
     kind = schema.COMMITTEE
@@ -94,7 +147,7 @@ class CommitteeGPRegressor(Estimator):
         optimizer: str | None = "lbfgs",
         learn_inducing: bool = True,
         skip_tolerance: float = 1e-6,
-        most_asked: int | None = None,
+        most_asked: int | str | None = "auto",
         time_budget: float | None = None,
         normalize: bool = True,
         n_jobs: int | None = None,
@@ -102,7 +155,7 @@ class CommitteeGPRegressor(Estimator):
         categorical: Any = "auto",
         columns: Any = None,
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.expert = expert
@@ -129,6 +182,7 @@ class CommitteeGPRegressor(Estimator):
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
+    @memory.explained
     def fit(
         self,
         X: Any,
@@ -141,18 +195,44 @@ class CommitteeGPRegressor(Estimator):
         client: Any = None,
         cluster: Any = None,
     ) -> Self:
-        """Learn the shared hyper-parameters and compute every expert's posterior.
+        """Learn the shared hyper-parameters and compute the posterior of every expert.
 
-        `blocks` is an integer label per row: the expert it belongs to. `client` or `cluster`, a Dask client, a cluster
-        or a scheduler's address, has the experts on its workers; the rows come from this process. The rest is as for
-        SparseGPRegressor.
+        Parameters
+        ----------
+        X : array, table or path
+            The rows, as in `SparseGPRegressor.fit`. They must fit into memory.
+        y : array of shape (n_rows,), default=None
+            The targets. Not given if `target` names their column.
+        noise_var : array of shape (n_rows,) or str, default=None
+            The known noise variance of each row. Not for experts that learn the noise.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            A row with weight w counts as w equal rows.
+        blocks : array of int of shape (n_rows,), default=None
+            A label per row: the expert it belongs to.
+        target : str, default=None
+            The column of y, if X is a table or a file.
+        client : dask Client, cluster or address, default=None
+            Workers that compute the experts. The rows come from this process.
+        cluster : dask cluster or address, default=None
+            Another name for `client`.
+
+        Returns
+        -------
+        self : CommitteeGPRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        InputError
+            If a parameter or the data cannot be used.
         """
         given = Given(X, y, target, noise_var, sample_weight, blocks)
         return self._fit(given, named_cluster(client, cluster))
 
     def _fit(self, given: Given, where: Any = None) -> Self:
         budget, (kind, rule) = Budget(self.time_budget, options=self.fit_options.budget), self.check_parameters()
-        if self.most_asked is not None and self.partition == "random" and given.blocks is None:
+        most_asked = self._most_asked(given)
+        if most_asked is not None and self.partition == "random" and given.blocks is None:
             raise InputError(
                 "most_asked= asks the experts nearest to a row, and with partition='random' none is nearer than "
                 "another: use partition='kmeans', or leave most_asked=None."
@@ -180,7 +260,7 @@ class CommitteeGPRegressor(Estimator):
                         n_experts,
                         self.partition,
                         float(self.skip_tolerance),
-                        self.most_asked,
+                        most_asked,
                         self.n_jobs,
                         executor,
                     )
@@ -189,9 +269,21 @@ class CommitteeGPRegressor(Estimator):
             finally:
                 listener.close()
         info = _report(last, budget)
-        self.assign(Fitted(last.model, data.scaling, info, data.n_given, data.columns, given.target, given=given))
+        self.assign(
+            Fitted(
+                last.model,
+                data.scaling,
+                info,
+                data.n_given,
+                data.columns,
+                given.target,
+                given=given,
+                digest=data.digest,
+            )
+        )
         return self
 
+    @memory.explained
     def partial_fit(
         self,
         X: Any,
@@ -202,18 +294,42 @@ class CommitteeGPRegressor(Estimator):
         blocks: ArrayLike | None = None,
         target: str | None = None,
     ) -> Self:
-        """Add rows, exactly: the model is then that of one fit of all rows with the same hyper-parameters, inducing
-        inputs and division of the rows.
+        """Add rows, exactly. The result is the model of all rows with the same hyper-parameters and the same division.
 
-        The first call on a fresh estimator is an ordinary `fit`. Later on a row joins the expert in whose cell it lies.
-        Where experts were given by labels, `blocks` has those of the new rows, and a new label is a new expert; without
-        it a row joins the expert whose rows are centred nearest. With partition="random" it joins the expert with the
-        fewest rows. Experts with new rows are computed again, all others stay as they are. A batch without rows changes
-        nothing; one with an error leaves the model as it was.
+        The first call on a fresh estimator is an ordinary `fit`. Later on, a row joins the expert in whose cell it
+        lies. With partition="random" it joins the expert with the fewest rows. Only experts with new rows are computed
+        again. A batch with an error leaves the model as it was.
+
+        Parameters
+        ----------
+        X : array or table
+            The new rows.
+        y : array of shape (n_rows,), default=None
+            Their targets.
+        noise_var : array of shape (n_rows,) or str, default=None
+            Known noise variances. To be given if and only if the first fit had them.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            A row with weight w counts as w equal rows.
+        blocks : array of int of shape (n_rows,), default=None
+            The expert of each row, where experts were given by labels. A new label is a new expert. Without labels a
+            row joins the nearest expert.
+        target : str, default=None
+            The column of y, if X is a table.
+
+        Returns
+        -------
+        self : CommitteeGPRegressor
+            The updated estimator.
+
+        Raises
+        ------
+        InputError
+            If the rows cannot be used.
         """
         given = Given(X, y, target, noise_var, sample_weight, blocks)
         return self._add(given) if self._is_fitted else self._fit(given)
 
+    @memory.explained
     def forget(
         self,
         X: Any,
@@ -224,9 +340,32 @@ class CommitteeGPRegressor(Estimator):
         blocks: ArrayLike | None = None,
         target: str | None = None,
     ) -> Self:
-        """Remove rows that are in the model, given as they were added; an expert without rows is not asked any more.
+        """Remove rows that are in the model. An expert without rows is not asked any more.
 
-        A row that no expert has is an error that says which, and the model stays as it was.
+        Parameters
+        ----------
+        X : array or table
+            The rows to remove, as they were added.
+        y : array of shape (n_rows,), default=None
+            Their targets.
+        noise_var : array of shape (n_rows,) or str, default=None
+            Their noise variances, if they had any.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            Their weights, if they had any.
+        blocks : array of int of shape (n_rows,), default=None
+            Their experts, where experts were given by labels.
+        target : str, default=None
+            The column of y, if X is a table.
+
+        Returns
+        -------
+        self : CommitteeGPRegressor
+            The estimator without these rows.
+
+        Raises
+        ------
+        InputError
+            If no expert has one of the rows. The message says which. The model stays as it was.
         """
         check_is_fitted(self)
         return self._remove(Given(X, y, target, noise_var, sample_weight, blocks))
@@ -290,9 +429,16 @@ class CommitteeGPRegressor(Estimator):
             warnings.warn(
                 f"n_experts={self.n_experts} is more than the {n_rows} rows: there is an expert for each row. "
                 "An expert needs some hundred rows to be worth asking.",
-                stacklevel=5,
+                stacklevel=6,
             )
         return min(self.n_experts, n_rows)
+
+    def _most_asked(self, given: Given) -> int | None:
+        """Experts by labels need not be where their rows are: of them all are asked, unless somebody says otherwise."""
+        asked: Any = self.most_asked
+        if not is_auto(asked):
+            return None if asked is None else int(asked)
+        return USUALLY_ASKED if self.partition == "kmeans" and given.blocks is None else None
 
     def check_parameters(self) -> tuple[ExpertKind, Aggregation]:
         checks.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
@@ -300,7 +446,9 @@ class CommitteeGPRegressor(Estimator):
         checks.require_choice("partition", self.partition, PARTITIONS)
         checks.require_choice("backend", self.backend, BACKENDS)
         counts = {"n_inducing": self.n_inducing, "n_noise_inducing": self.n_noise_inducing}
-        optional = {"n_experts": self.n_experts, "n_jobs": self.n_jobs, "most_asked": self.most_asked}
+        optional: dict[str, Any] = {"n_experts": self.n_experts, "n_jobs": self.n_jobs}
+        if not is_auto(self.most_asked):
+            optional["most_asked"] = self.most_asked
         for name, value in (*counts.items(), *((n, v) for n, v in optional.items() if v is not None)):
             checks.positive_count(name, value)
         for name, number in (("noise_var", self.noise_var), ("time_budget", self.time_budget)):

@@ -15,6 +15,7 @@ from scipy.spatial import cKDTree
 from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import linalg, metrics
+from sparsegp.calibration.calibration import Calibrated
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import Block, MemoryRows
@@ -26,9 +27,12 @@ from sparsegp.core.statistics import BlockStatistics
 from sparsegp.data import Encoding
 from sparsegp.errors import InputError, NegativeVarianceError
 from sparsegp.estimators import checks
-from sparsegp.estimators.segments import Segments
+from sparsegp.estimators.segments import COVERAGE, Honesty, Segments
+from sparsegp.fit.problem import INTERRUPTED
 from sparsegp.fit.scaling import Scaling
+from sparsegp.infer.anytime_run import TOO_SHORT
 from sparsegp.kernels import Stationary
+from sparsegp.learn.trace import OUT_OF_TIME
 
 
 def scaling_of(estimator: Any) -> Scaling:
@@ -78,7 +82,7 @@ SMALL_EFFECT = 0.05
 FAR_APART = 2.0
 SAME_COLUMN = 1.0 - 1e-9
 NEARLY_PRIOR = 0.9
-COVERAGE = 0.95
+FEW_BELOW_ZERO = 0.01
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,11 @@ class _Case:
         return forecast
 
     @cached_property
+    def honesty(self) -> Honesty:
+        """Coverage of all rows together."""
+        return Honesty.of(self.forecast, self.y)
+
+    @cached_property
     def segments(self) -> Segments:
         """Coverage by parts of the rows."""
         return Segments.of(self.forecast, self.y, columns_of(self.model, self.X))
@@ -219,7 +228,9 @@ def _inducing(case: _Case) -> Iterator[Finding]:
 def model_evidence_bounds(model: Any, X: Array, y: Array) -> EvidenceBounds:
     """Bounds at the fitted hyper-parameters for (at most 5,000 of) the given rows, in the units of the model."""
     index = spread_rows(len(y), EVIDENCE_ROWS)
-    scaling, noise_std = model.scaling_, model.predict_components(X[index])[2]
+    scaling, forecast = model.scaling_, model.forecast(X[index])
+    # the evidence is that of the model, whatever its forecasts are calibrated to
+    noise_std = (forecast.base if isinstance(forecast, Calibrated) else forecast).noise_std
     block = Block(
         scaling.tensor(X[index], torch.float64, torch.device("cpu")),
         torch.from_numpy(scaling.targets(y[index])),
@@ -292,6 +303,9 @@ def _relevance(case: _Case) -> Iterator[Finding]:
     effect = np.sqrt(2.0 * np.clip(same - ends, 0.0, None))
     names, own = user_columns(case.model)
     varies = (case.metric > 0) & (np.ptp(case.X, axis=0) > 0.0)
+    trend = case.model.model_.trend
+    if trend is not None:  # what the kernel does not see of a column, a trend may
+        effect[list(trend.columns)] = np.inf
     # a column has the effect of the strongest of its numbers
     largest = np.array([effect[(own == d) & varies].max(initial=-1.0) for d in range(len(names))])
     unused = (largest >= 0.0) & (largest < SMALL_EFFECT * case.y.std())
@@ -299,7 +313,7 @@ def _relevance(case: _Case) -> Iterator[Finding]:
         yield Finding(
             NOTICE,
             f"Columns without effect: {_list(names, np.flatnonzero(unused))}",
-            f"their lengthscales are so long that f changes by {largest[unused].max():.2g} from end to end",
+            f"their lengthscales are so long that f changes by {largest[unused].max():.4g} from end to end",
             "Drop them and fit again: fewer columns need fewer inducing inputs.",
         )
 
@@ -322,23 +336,66 @@ def _spacing(case: _Case) -> Iterator[Finding]:
 
 
 def _calibration(case: _Case) -> Iterator[Finding]:
-    pit, n = case.forecast.cdf(case.y), len(case.y)
-    covered, error = float(np.mean(np.abs(2.0 * pit - 1.0) <= COVERAGE)), metrics.calibration_error(pit)
-    narrow = covered < COVERAGE - max(0.03, 3.0 * math.sqrt(COVERAGE * (1.0 - COVERAGE) / n))
-    if narrow or error > max(0.05, 2.0 / math.sqrt(n)):
+    found = case.honesty
+    evidence = (
+        f"the 95 % interval holds {found.covered:.1%} of {found.n_rows:,} given rows; mean error over all intervals "
+        f"{found.error:.1%}"
+    )
+    if found.is_narrow or found.is_short:
         yield Finding(
-            WARNING if narrow else NOTICE,
-            "The intervals are too narrow" if narrow else "The intervals do not hold as many rows as they should",
-            f"the 95 % interval holds {covered:.1%} of {n:,} given rows; mean error over all intervals {error:.1%}",
+            WARNING if found.is_narrow else NOTICE,
+            "The intervals are too narrow" if found.is_narrow else "The inner intervals are too narrow",
+            evidence,
             "Try HeteroscedasticGPRegressor (noise that varies), kernel='matern32', or the logarithm of a skewed y; if "
             "these rows are newer than the training rows, fit again on recent ones.",
         )
+    elif found.is_wide:
+        yield Finding(
+            NOTICE,
+            "The intervals are wider than needed",
+            evidence,
+            "They are safe but say less than they could. Try calibration='auto', HeteroscedasticGPRegressor (noise "
+            "that varies) or more inducing inputs.",
+        )
+
+
+def _natural_zero(case: _Case) -> Iterator[Finding]:
+    lower, _ = case.forecast.interval(COVERAGE)
+    below = float(np.mean(lower < 0.0))
+    if case.y.min() < 0.0 or below <= FEW_BELOW_ZERO:
+        return
+    transform = "log" if case.y.min() > 0.0 else "log1p"
+    yield Finding(
+        NOTICE,
+        "Some intervals reach below zero, where no target is",
+        f"{below:.1%} of the 95 % intervals do; the smallest target of the given rows is {case.y.min():.4g}",
+        f"If the target cannot be negative, cut the interval at zero, or fit the transformed target ({transform}).",
+    )
+
+
+def _unfinished(case: _Case) -> Iterator[Finding]:
+    budget = case.model.info_.get("budget", {})
+    fraction, reason = budget.get("fraction", 1.0), budget.get("reason")
+    stages = [stage.reason for stage in case.model.info_.get("stages", [])]
+    if fraction >= 1.0 and reason not in (TOO_SHORT, INTERRUPTED) and OUT_OF_TIME not in stages[-1:]:
+        return
+    rested = (
+        f"the model rests on {fraction:.1%} of its rows"
+        if fraction < 1.0
+        else "it has seen all rows, but learned little"
+    )
+    yield Finding(
+        WARNING if fraction < 1.0 or reason == TOO_SHORT else NOTICE,
+        "The fit was interrupted before it was done" if reason == INTERRUPTED else "The fit ran out of time",
+        f"{rested}, after {budget.get('used', case.model.info_.get('seconds', 0.0)):.3g} s",
+        "Fit again with more time: a larger time_budget, or none.",
+    )
 
 
 def _segments(case: _Case) -> Iterator[Finding]:
     segments = case.segments
     worst = segments.worst
-    if worst is None:
+    if worst is None or (case.honesty.is_wide and not worst.is_narrow):  # all are too wide, which is said already
         return
     evidence = (
         f"the {100 * worst.expected:g} % interval holds {worst.coverage:.1%} of these {worst.n_rows:,} rows, "
@@ -376,11 +433,15 @@ def _discrete(case: _Case) -> Iterator[Finding]:
     )
 
 
-def _extrapolation(case: _Case) -> Iterator[Finding]:
-    epistemic = case.forecast.f_std
+def share_far(model: Any, X: Array, forecast: Predictive) -> float:
+    """Share of the rows at which f is nearly as uncertain as before the fit."""
     with torch.no_grad():
-        prior_std = case.model.kernel_.cpu().diagonal(torch.tensor(case.X)).sqrt().numpy()
-    far = float(np.mean(epistemic > NEARLY_PRIOR * prior_std))
+        prior_std = model.kernel_.cpu().diagonal(torch.tensor(X)).sqrt().numpy()
+    return float(np.mean(forecast.f_std > NEARLY_PRIOR * prior_std))
+
+
+def _extrapolation(case: _Case) -> Iterator[Finding]:
+    far = share_far(case.model, case.X, case.forecast)
     if far > 0.01:
         yield Finding(
             WARNING if far > 0.1 else NOTICE,
@@ -402,8 +463,8 @@ def _drift(case: _Case) -> Iterator[Finding]:
 
 
 _Check = Callable[[_Case], Iterator[Finding]]
-_OF_DATA: tuple[_Check, ...] = (_noise, _columns, _relevance, _spacing, _drift)
-_OF_PREDICTIONS: tuple[_Check, ...] = (_calibration, _segments, _discrete, _inducing, _extrapolation)
+_OF_DATA: tuple[_Check, ...] = (_unfinished, _noise, _columns, _relevance, _spacing, _drift)
+_OF_PREDICTIONS: tuple[_Check, ...] = (_calibration, _segments, _natural_zero, _discrete, _inducing, _extrapolation)
 
 
 def diagnose(model: Any, X: Any, y: Any) -> Diagnosis:

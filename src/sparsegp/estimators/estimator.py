@@ -18,15 +18,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, memory
 from sparsegp.calibration.calibration import Calibrated, CalibratedJoint, Calibration
 from sparsegp.cluster.prediction import lazy_predictions
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
 from sparsegp.core.left_out import LeftOut
-from sparsegp.core.predictive import Array, Joint, Predictive
+from sparsegp.core.predictive import Array, Joint, Predictive, require_numbers
 from sparsegp.core.trend import Trend, detrended
 from sparsegp.data import Batch, to_block
+from sparsegp.data.digest import RowDigest
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
 from sparsegp.estimators.diagnosis import Diagnosis, diagnose
@@ -35,6 +36,7 @@ from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
 from sparsegp.estimators.opening import Given, Opened, is_dask, opened
 from sparsegp.estimators.progress import CallbackSupportMixin
+from sparsegp.estimators.summary import fitted_html
 from sparsegp.files import model_file
 from sparsegp.fit import kernel_choice
 from sparsegp.fit.auto import is_auto
@@ -45,7 +47,10 @@ from sparsegp.fit.scaling import Scaling
 from sparsegp.fit.start import starting_point
 from sparsegp.fit.trends import trend_of
 from sparsegp.kernels import Kernel
+from sparsegp.parallel import threads_for
 
+JOINT_COPIES = 4
+FEWER_ROWS = "Ask for fewer rows at once; return_std and intervals need no covariance."
 ROW_BY_ROW = "Of a dask collection there are predictions row by row: no return_cov, no blocks=."
 
 
@@ -73,7 +78,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
 
     @property
     def kernel_(self) -> Kernel:
-        """The kernel in the user's units."""
+        """The fitted kernel, in the units of the data."""
         return self.scaling_.raw_kernel(self.model_.kernel)
 
     @property
@@ -83,7 +88,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
 
     @property
     def log_evidence_(self) -> float:
-        """Log evidence or bound of the rows the model holds, in the units it was computed in."""
+        """Log evidence, or its bound, of the rows that the model holds. It is computed from the scaled rows."""
         return float(self.model_.log_evidence)
 
     @property
@@ -108,7 +113,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
 
     @property
     def n_samples_seen_(self) -> int:
-        """Number of rows behind the model, those of weight zero included."""
+        """Number of rows behind the model, including rows of weight zero."""
         return self.fitted_.n_samples
 
     def _start(
@@ -122,7 +127,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     ) -> Start:
         """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one, from what a trend
         leaves."""
-        kernel, options = self.kernel, self.fit_options.learning.start
+        kernel, options, local = self.kernel, self.fit_options.learning.start, None
 
         def start_of(kernel: Any, own: np.random.Generator, *, warns: bool = False) -> Start:
             return starting_point(
@@ -133,11 +138,12 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             choice = self.fit_options.kernel_choice
             with linalg.flushed_denormals():
                 block = detrended(data.block, trend)
-                kernel = kernel_choice.chosen_kernel(
+                found = kernel_choice.chosen_kernel(
                     start_of, self.optimizer, block, rng, self.time_budget, judge, choice
                 )
+            kernel, local = found.name, found.local
         warns = self.normalize and self.optimizer is not None
-        return start_of(kernel, rng, warns=warns)
+        return replace(start_of(kernel, rng, warns=warns), local=local)
 
     def _trend(self, data: Opened, asked: str | None) -> Trend | None:
         """The trend of f. What is given stays as given: where nothing is learned, or rows are not standardised, "auto"
@@ -145,6 +151,16 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if is_auto(asked) and (self.optimizer is None or not self.normalize):
             return None
         return trend_of(asked, data.block, self.fit_options.trend)
+
+    def _repr_html_inner(self) -> str:
+        """In a notebook: what was chosen and its scores, above scikit-learn's own picture of the parameters."""
+        return fitted_html(self) + str(super()._repr_html_inner())
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        bundle: dict[str, Any] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:
+            bundle["text/html"] = fitted_html(self) + bundle["text/html"]
+        return bundle
 
     def assign(self, fitted: Fitted) -> None:
         """What a fit has found, or a file has held; scikit-learn keeps number and names of columns by itself."""
@@ -164,7 +180,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
 
     @property
     def target_name_in_(self) -> str | None:
-        """What the column of y is called, where it has a name."""
+        """Name of the column of y, if it has one."""
         return self.fitted_.target
 
     def name_columns(self, features: Sequence[str], target: str) -> None:
@@ -189,8 +205,9 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         batch = self._later_batch(given)
         block, labels = self._block_of(batch, given.blocks)
         if len(block):
-            calibration = self._calibration_after(block, labels)
-            self._assign_update(self._added(self.model_, block, labels).reported(), len(batch), calibration)
+            calibration, digest = self._calibration_after(block, labels), self.fitted_.digest
+            after = None if digest is None else digest.with_rows(batch)
+            self._assign_update(self._added(self.model_, block, labels).reported(), len(batch), after, calibration)
         return self
 
     def _calibration_after(self, block: Block, labels: ArrayLike | None) -> Calibration | None:
@@ -212,17 +229,27 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         batch = self._later_batch(given)
         block, labels = self._block_of(batch, given.blocks)
         if len(block):
-            self._assign_update(self.model_.remove(block, labels), -len(batch))
+            digest = self.fitted_.digest
+            after = None if digest is None else digest.without_rows(batch)
+            self._assign_update(self.model_.remove(block, labels), -len(batch), after)
         return self
 
-    def _assign_update(self, model: Any, n_new: int, calibration: Calibration | None = None) -> None:
+    def _assign_update(
+        self, model: Any, n_new: int, digest: RowDigest | None, calibration: Calibration | None = None
+    ) -> None:
         """Without a new calibration that of before stays."""
         info = {**self.info_, "innovations": model.innovations.summary()}
         window = getattr(self, "window", None)
         n_samples = self.n_samples_seen_ + n_new if window is None else model.n_rows
         calibration = self.calibration_ if calibration is None else calibration
         self.fitted_ = replace(
-            self.fitted_, model=model, info=info, n_samples=n_samples, calibration=calibration, given=None
+            self.fitted_,
+            model=model,
+            info=info,
+            n_samples=n_samples,
+            calibration=calibration,
+            given=None,
+            digest=digest,
         )
 
     def _later_batch(self, given: Given) -> Batch:
@@ -247,14 +274,48 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         checked, like = checks.new_inputs(self, X), self._like
         return self.scaling_.tensor(checked, like.dtype, str(like.device))
 
+    @memory.explained
     def forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Predictive:
-        """The distribution of y (`latent=True`: of f) at each row of X, as one object.
+        """The distribution of y at each row of X, as one object.
 
-        It answers `mean`, `std`, `interval`, `quantiles`, `log_density`, `cdf`, `crps` and `sample`, all from a single
-        pass over the rows. `blocks` is as for `predict`.
+        Ask the object for `mean`, `std`, `interval`, `quantiles`, `log_density`, `cdf`, `crps` and `sample`. All
+        answers come from a single pass over the rows.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows.
+        latent : bool, default=False
+            Forecast the noise-free function f instead of y.
+        blocks : array of int of shape (n_rows,), default=None
+            Block labels, as in `predict`.
+
+        Returns
+        -------
+        Predictive
+            The forecast.
+
+        Raises
+        ------
+        InputError
+            If X cannot be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sparsegp import SparseGPRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> gp = SparseGPRegressor(kernel="se", noise_var=0.01, optimizer=None).fit(X, np.sin(X[:, 0]))
+        >>> forecast = gp.forecast([[1.0], [2.0]])
+        >>> forecast.quantiles([0.1, 0.5, 0.9]).shape
+        (2, 3)
+        >>> forecast.crps([0.8, 0.9]).shape
+        (2,)
         """
         inputs = self._new_inputs(X)
-        forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
+        with threads_for(len(inputs)):
+            forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
+        require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
 
     def of_numbers(self) -> Self:
@@ -267,9 +328,31 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         seen.assign(replace(self.fitted_, columns=columns.as_numbers))
         return seen
 
+    @memory.explained
     def joint_forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Joint:
-        """The distribution of y (`latent=True`: of f) at all rows of X together: `mean`, `cov` and `sample`."""
+        """The distribution of y at all rows of X together.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows.
+        latent : bool, default=False
+            Forecast the noise-free function f instead of y.
+        blocks : array of int of shape (n_rows,), default=None
+            Block labels, as in `predict`.
+
+        Returns
+        -------
+        Joint
+            An object with `mean`, `cov` and `sample`.
+
+        Raises
+        ------
+        InputError
+            If X cannot be used.
+        """
         inputs = self._new_inputs(X)
+        memory.require(8.0 * JOINT_COPIES * len(inputs) ** 2, f"The covariance of {len(inputs):,} rows", FEWER_ROWS)
         joint: Joint = self.model_.joint_forecast(inputs, blocks, self.scaling_)
         if latent:
             return joint.latent
@@ -281,6 +364,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             return forecast
         return self.calibration_.applied(forecast, inputs, self.scaling_.y_mean, self.scaling_.y_scale)
 
+    @memory.explained
     def predict(
         self,
         X: Any,
@@ -289,11 +373,44 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         latent: bool = False,
         blocks: ArrayLike | None = None,
     ) -> Any:
-        """Mean of y at the rows of X, with its standard deviation or joint covariance on request.
+        """Mean of y at the rows of X, and its standard deviation or joint covariance on request.
 
-        `latent=True` speaks of the noise-free function f instead of y. `blocks` gives the block label of each row for
-        the approximations that have blocks; by default it is found from the row itself. Of a dask collection the
-        answers are dask arrays, computed when asked for.
+        Parameters
+        ----------
+        X : array, table or dask collection of shape (n_rows, n_features)
+            The rows. For a dask collection the answers are dask arrays.
+        return_std : bool, default=False
+            Also return the standard deviation of each row.
+        return_cov : bool, default=False
+            Also return the covariance of all rows. Not together with `return_std`.
+        latent : bool, default=False
+            Predict the noise-free function f instead of y.
+        blocks : array of int of shape (n_rows,), default=None
+            Block labels, for the approximations with blocks. By default the nearest block is taken.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_rows,)
+            The predicted means.
+        std : ndarray of shape (n_rows,)
+            Only if `return_std` is True.
+        cov : ndarray of shape (n_rows, n_rows)
+            Only if `return_cov` is True.
+
+        Raises
+        ------
+        InputError
+            If X cannot be used, or both `return_std` and `return_cov` are asked for.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sparsegp import SparseGPRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> gp = SparseGPRegressor(kernel="se", noise_var=0.01, optimizer=None).fit(X, np.sin(X[:, 0]))
+        >>> mean, std = gp.predict([[1.0], [2.0]], return_std=True)
+        >>> mean.round(1)
+        array([0.8, 0.9])
         """
         if is_dask(X):
             if return_cov:
@@ -309,31 +426,141 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if return_cov:
             joint = self.joint_forecast(X, latent, blocks)
             return joint.mean, joint.cov
+        if not return_std:
+            inputs = self._new_inputs(X)
+            with threads_for(len(inputs)):
+                expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
+            require_numbers(expected)
+            return expected
         forecast = self.forecast(X, latent, blocks)
-        return (forecast.mean, forecast.std) if return_std else forecast.mean
+        return forecast.mean, forecast.std
 
     def predict_components(self, X: Any, blocks: ArrayLike | None = None) -> tuple[Array, Array, Array]:
-        """Mean of y, epistemic std (what more data would remove) and aleatoric std (the noise)."""
+        """Mean of y, and its standard deviation in two parts.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows.
+        blocks : array of int of shape (n_rows,), default=None
+            Block labels, as in `predict`.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_rows,)
+            The predicted means.
+        epistemic : ndarray of shape (n_rows,)
+            Standard deviation of f: what more data would remove.
+        aleatoric : ndarray of shape (n_rows,)
+            Standard deviation of the noise: what more data would not remove.
+
+        Raises
+        ------
+        InputError
+            If X cannot be used.
+        """
         forecast = self.forecast(X, blocks=blocks)
         return forecast.mean, forecast.f_std, forecast.noise_std
 
     def predict_quantiles(self, X: Any, q: ArrayLike, blocks: ArrayLike | None = None) -> Any:
-        """Quantiles of y: one column for each level in q."""
+        """Quantiles of y.
+
+        Parameters
+        ----------
+        X : array, table or dask collection of shape (n_rows, n_features)
+            The rows.
+        q : float or sequence of float
+            Levels strictly between 0 and 1.
+        blocks : array of int of shape (n_rows,), default=None
+            Block labels, as in `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_levels)
+            One column for each level.
+
+        Raises
+        ------
+        InputError
+            If X or a level cannot be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sparsegp import SparseGPRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> gp = SparseGPRegressor(kernel="se", noise_var=0.01, optimizer=None).fit(X, np.sin(X[:, 0]))
+        >>> gp.predict_quantiles([[1.0], [2.0]], [0.1, 0.5, 0.9]).shape
+        (2, 3)
+        """
         if is_dask(X):
             return self._lazy(X, blocks, np.size(q), lambda forecast: (forecast.quantiles(q),))
         return self.forecast(X, blocks=blocks).quantiles(q)
 
     def predict_interval(self, X: Any, coverage: float = 0.95, blocks: ArrayLike | None = None) -> tuple[Any, Any]:
-        """Lower and upper end of the central interval that holds y with probability `coverage`."""
+        """The central interval that holds y with a given probability.
+
+        Parameters
+        ----------
+        X : array, table or dask collection of shape (n_rows, n_features)
+            The rows.
+        coverage : float, default=0.95
+            The probability, strictly between 0 and 1.
+        blocks : array of int of shape (n_rows,), default=None
+            Block labels, as in `predict`.
+
+        Returns
+        -------
+        lower : ndarray of shape (n_rows,)
+            Lower ends.
+        upper : ndarray of shape (n_rows,)
+            Upper ends.
+
+        Raises
+        ------
+        InputError
+            If X or `coverage` cannot be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sparsegp import SparseGPRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> gp = SparseGPRegressor(kernel="se", noise_var=0.01, optimizer=None).fit(X, np.sin(X[:, 0]))
+        >>> lower, upper = gp.predict_interval([[1.0]], coverage=0.9)
+        >>> bool(lower[0] < np.sin(1.0) < upper[0])
+        True
+        """
         if is_dask(X):
             table = self._lazy(X, blocks, 2, lambda forecast: forecast.interval(coverage))
             return table[:, 0], table[:, 1]
         return self.forecast(X, blocks=blocks).interval(coverage)
 
     def log_density(self, X: Any, y: ArrayLike, blocks: ArrayLike | None = None) -> Array:
-        """Log density of each target under its prediction; minus its mean is the NLPD."""
+        """Log density of each target under its forecast. Minus its mean is the NLPD.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows.
+        y : array of shape (n_rows,)
+            Their targets.
+        blocks : array of int of shape (n_rows,), default=None
+            Block labels, as in `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The log densities.
+
+        Raises
+        ------
+        InputError
+            If X or y cannot be used.
+        """
         return self.forecast(X, blocks=blocks).log_density(y)
 
+    @memory.explained
     def sample_y(
         self,
         X: Any,
@@ -342,7 +569,40 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         latent: bool = False,
         blocks: ArrayLike | None = None,
     ) -> Array:
-        """Joint samples of y (or f) at the rows of X: an array [rows, n_samples]."""
+        """Draws of y at all rows of X together.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, numpy Generator or None, default=None
+            Seed of the draws.
+        latent : bool, default=False
+            Draw the noise-free function f instead of y.
+        blocks : array of int of shape (n_rows,), default=None
+            Block labels, as in `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_samples)
+            One column for each draw.
+
+        Raises
+        ------
+        InputError
+            If X cannot be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sparsegp import SparseGPRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> gp = SparseGPRegressor(kernel="se", noise_var=0.01, optimizer=None).fit(X, np.sin(X[:, 0]))
+        >>> gp.sample_y([[1.0], [2.0]], n_samples=5, random_state=0).shape
+        (2, 5)
+        """
         return self.joint_forecast(X, latent, blocks).sample(n_samples, np.random.default_rng(random_state))
 
     def _lazy(
@@ -358,19 +618,61 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             raise InputError(ROW_BY_ROW)
         return lazy_predictions(self, X, latent, n_columns, ask)
 
+    @memory.explained
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file that `sparsegp.load` reads: data only, no code, no pickle.
+        """Write the fitted model to one file that `sparsegp.load` reads.
 
-        The file replaces an older one in a single step. It has no training rows unless predictions need them ("exact",
-        "sod", "pic", "nystrom") or updates do (`window`, and the experts of a committee).
+        The file holds data only: no code, no pickle. It replaces an older file in a single step. It has no training
+        rows unless predictions need them ("exact", "sod", "pic", "nystrom") or updates do (`window`, and the experts
+        of a committee).
+
+        Parameters
+        ----------
+        path : path
+            The file, by custom with the suffix .sgp.
+
+        Raises
+        ------
+        OutputError
+            If the file cannot be written. An older file is unchanged.
+        ModelFileError
+            If the model has a part that cannot be saved.
+
+        Examples
+        --------
+        >>> import tempfile, numpy as np, sparsegp
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> gp = sparsegp.SparseGPRegressor(kernel="se", noise_var=0.01, optimizer=None).fit(X, np.sin(X[:, 0]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     gp.save(f"{folder}/model.sgp")
+        ...     loaded = sparsegp.load(f"{folder}/model.sgp")
+        >>> bool((loaded.predict(X) == gp.predict(X)).all())
+        True
         """
         model_file.write(path, records.describe(self))
 
     def diagnose(self, X: Any, y: Any) -> Diagnosis:
-        """Findings in plain words on rows with known targets, best rows the model has not seen.
+        """Findings in plain words on rows with known targets.
 
-        The answer is a list, empty if nothing stood out. Its `segments` tell how many targets lie inside their interval
-        by values or deciles of each column, of the forecast and of its std.
+        Give rows that the model has not seen.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows.
+        y : array of shape (n_rows,)
+            Their targets.
+
+        Returns
+        -------
+        Diagnosis
+            A list of findings, empty if nothing stood out. Its `segments` tell how many targets lie inside their
+            interval, by column, by forecast and by std.
+
+        Raises
+        ------
+        InputError
+            If X or y cannot be used.
         """
         return diagnose(self, X, y)
 
@@ -385,12 +687,47 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         target: str | None = None,
         client: Any = None,
     ) -> LeaveOneOut:
-        """Leave-one-out predictions: `mean`, `std` and `log_density` of each training row by the model of the others.
+        """Leave-one-out predictions: what the model of all other rows says of each training row.
 
-        In closed form and in one pass, at the hyper-parameters, inducing inputs and blocks of the fit. Without
-        arguments of the rows of the last fit; after a file, a copy or an update give the rows that the model holds,
-        with the arguments of `fit`. Rows of weight zero are not in the model and get their prediction. The forecast is
-        the Gaussian of the model. Models with learned noise have no closed form.
+        They come in closed form and in one pass. Hyper-parameters, inducing inputs and blocks stay those of the fit.
+        The forecast is the Gaussian of the model, without calibration. Models with learned noise have no closed form.
+
+        Parameters
+        ----------
+        X : array, table, path or dask collection, default=None
+            The rows that the model holds. None takes those of the last fit. After a file, a copy or an update they
+            must be given.
+        y : array of shape (n_rows,), default=None
+            Their targets.
+        noise_var : array of shape (n_rows,) or str, default=None
+            As in `fit`.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            As in `fit`. A row of weight zero gets its ordinary prediction.
+        blocks : array of int of shape (n_rows,), default=None
+            As in `fit`.
+        target : str, default=None
+            As in `fit`.
+        client : dask Client, cluster or address, default=None
+            As in `fit`.
+
+        Returns
+        -------
+        LeaveOneOut
+            The `mean`, `std` and `log_density` of each row.
+
+        Raises
+        ------
+        InputError
+            If the rows are not known, or not those of the model, or the model has no closed form.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sparsegp import SparseGPRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> gp = SparseGPRegressor(kernel="se", noise_var=0.01, optimizer=None).fit(X, np.sin(X[:, 0]))
+        >>> gp.loo().mean.shape
+        (40,)
         """
         check_is_fitted(self)
         self.model_.require_left_out()
@@ -422,7 +759,18 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             return left_out_of_given(model, data, given)
 
     def without_rows(self) -> Self:
-        """A copy that has seen no rows. What it learns from other rows can be merged into this model, exactly."""
+        """A copy that has seen no rows. What it learns from other rows can be merged into this model, exactly.
+
+        Returns
+        -------
+        SparseGPRegressor
+            The copy, with the same hyper-parameters, inducing inputs and standardisation.
+
+        Raises
+        ------
+        InputError
+            If the model has a window or learned noise, or is a committee.
+        """
         check_is_fitted(self)
         if not isinstance(self.model_, Model) or self.model_.window is not None:
             raise InputError(
@@ -432,11 +780,23 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         fresh = copy(self)
         info = {**self.info_, "innovations": self.model_.without_rows().innovations.summary()}
         fresh.fitted_ = replace(
-            self.fitted_, model=self.model_.without_rows(), info=info, n_samples=0, batches=(), given=None
+            self.fitted_,
+            model=self.model_.without_rows(),
+            info=info,
+            n_samples=0,
+            batches=(),
+            given=None,
+            digest=RowDigest.empty(),
         )
         return fresh
 
     def to_local(self) -> Self:
-        """A fitted copy for this process alone: it needs no cluster and no dask, wherever it was fitted."""
+        """A fitted copy for this process alone. It needs no cluster and no dask, wherever it was fitted.
+
+        Returns
+        -------
+        Estimator
+            The copy.
+        """
         check_is_fitted(self)
         return deepcopy(self)

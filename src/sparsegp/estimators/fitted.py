@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.data import Encoding, FeatureLayout, Source
 from sparsegp.data.codes import NUMBER
+from sparsegp.data.digest import RowDigest
 from sparsegp.fit.scaling import Scaling
 
 
@@ -62,7 +63,8 @@ class Fitted:
 
     `target` is the name of the column of y, where it has one; `batches` are ids of batches that were added. `given` is
     what the user gave to the fit, while the model is that of these rows: no copy of it, and copies do not have it.
-    `calibration` None: forecasts are those of the model itself.
+    `calibration` None: forecasts are those of the model itself. `digest` tells which rows are in the model; None:
+    nobody knows, because they were read in passes or on workers.
     """
 
     model: Any
@@ -74,6 +76,7 @@ class Fitted:
     batches: tuple[str, ...] = ()
     calibration: Calibration | None = None
     given: Any = field(default=None, repr=False, compare=False)
+    digest: RowDigest | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "given": None}

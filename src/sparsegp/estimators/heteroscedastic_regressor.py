@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg
+from sparsegp import linalg, memory
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.dense import require_dense_size
@@ -31,32 +31,93 @@ from sparsegp.kernels import Kernel
 
 
 class HeteroscedasticGPRegressor(Estimator):
-    """Gaussian-process regression whose noise variance exp(g(x)) is learned as a second, sparse Gaussian process.
+    """Gaussian-process regression with learned noise: its variance exp(g(x)) is a second, sparse Gaussian process.
 
     Parameters
     ----------
-    kernel, approximation, power, n_inducing, inducing, n_blocks, normalize, random_state, verbose
-        As in SparseGPRegressor, for f. "vfe" is VSHGP of paper 001, "pic" keeps f local and the noise process global,
-        "exact" is VHGP with a sparse noise process. Not "sod" and "nystrom".
-    noise_kernel : kernel of g = log noise variance: a name, or a kernel in the units of X (g itself has no unit).
-    n_noise_inducing, noise_inducing : number of inducing inputs of g and how they are chosen.
-    noise_mean : starting value of the mean of g, log of squared units of y; the value itself if `optimizer=None`.
-    optimizer : "lbfgs" | None (hyper-parameters and inducing inputs stay as given).
-    learn_inducing : whether the inducing inputs of f and g are learned. None: yes, but not for approximations with
-        blocks, which carry what is local (measured in docs/heteroscedastic.md).
-    inference : "exact" (natural gradients, f eliminated) or "stochastic" (SVSHGP: mini-batches; "vfe" only).
-    batch_size, n_steps : of "stochastic".
-    time_budget : seconds that `fit` may take. Learning ends in time for inference, but that is from all rows: it takes
-        a few passes over them however short the budget is.
-    trend : "auto" | "linear" | "constant" | None, of f, as in SparseGPRegressor.
-    categorical, columns : what is known of columns, as in SparseGPRegressor.
+    kernel : str, Kernel or scikit-learn kernel, default="se"
+        The kernel of f, as in SparseGPRegressor.
+    approximation : str or mapping of str to float, default="vfe"
+        The approximation of f, as in SparseGPRegressor but not "auto", "sod" or "nystrom". "vfe" is VSHGP of paper
+        001. "pic" keeps f local and the noise process global. "exact" is VHGP with a sparse noise process.
+    power : float, default=0.5
+        The alpha of "pep" and "block-pep".
+    n_inducing : int, default=512
+        Number of inducing inputs of f.
+    inducing : str or array of shape (n_inducing, n_features), default="kmeans"
+        How they are chosen: "kmeans", "random", "greedy", or an array.
+    n_blocks : int, default=None
+        Number of blocks of "pitc", "pic" and "block-pep". None makes blocks of about `n_inducing` rows.
+    noise_kernel : str or Kernel, default="se"
+        The kernel of g, the log of the noise variance. A kernel object is in the units of X; g has no unit.
+    n_noise_inducing : int, default=128
+        Number of inducing inputs of g.
+    noise_inducing : str or array, default="kmeans"
+        How they are chosen, as `inducing`.
+    noise_mean : float, default=None
+        Where the mean of g starts: the log of a variance in squared units of y. It stays there if `optimizer` is None.
+    optimizer : {"lbfgs"} or None, default="lbfgs"
+        How hyper-parameters and inducing inputs are learned. None learns nothing.
+    learn_inducing : bool, default=None
+        Whether the inducing inputs of f and g are learned. None learns them unless the approximation has blocks.
+    inference : {"exact", "stochastic"}, default="exact"
+        "exact" takes natural-gradient steps over all rows. "stochastic" learns from mini-batches ("vfe" only).
+    batch_size : int, default=1024
+        Rows of a mini-batch of "stochastic".
+    n_steps : int, default=2000
+        Number of steps of "stochastic".
+    time_budget : float, default=None
+        Seconds that `fit` may take. Inference needs a few passes over all rows, however short the budget is.
+    trend : {"auto", "linear", "constant"} or None, default="auto"
+        The trend of f, as in SparseGPRegressor.
+    normalize : bool, default=True
+        Standardise X and y inside. Everything that comes out is in the units of the data.
+    categorical : "auto" or list of columns, default="auto"
+        Columns that are categories though they hold numbers. Text, categories, booleans, dates and missing values are
+        found in any case; `info_["columns"]` says as what.
+    columns : mapping, default=None
+        From columns to "number", "category", "date" or "ignore", or to the list of all levels of a category in their
+        order. What is not named is found.
+    random_state : int, RandomState or None, default=None
+        Seed of every random choice.
+    verbose : int or None, default=None
+        1 prints a line a second during a fit, 0 nothing. None shows one line of progress after two seconds, on a
+        terminal or in a notebook.
 
     Attributes
     ----------
-    kernel_, inducing_, noise_kernel_, noise_inducing_, noise_mean_ : the fitted model in the user's units.
-    noise_var_ : mean noise variance over the rows of `fit`.
-    log_evidence_ : the bound at the fitted hyper-parameters, in the units it was computed in.
-    info_ : jitter, seconds, evaluations and stages of learning, number of blocks, innovations of a stream.
+    kernel_ : Kernel
+        The fitted kernel of f, in the units of the data.
+    inducing_ : ndarray of shape (n_inducing, n_features)
+        The inducing inputs of f, in the units of the data.
+    noise_kernel_ : Kernel
+        The fitted kernel of g.
+    noise_inducing_ : ndarray of shape (n_noise_inducing, n_features)
+        The inducing inputs of g, in the units of the data.
+    noise_mean_ : float
+        The mean of g, the log of a variance in squared units of y.
+    noise_var_ : float
+        The mean noise variance over the rows of the fit.
+    log_evidence_ : float
+        The bound of the log evidence of the scaled rows.
+    info_ : dict
+        How the model came about, as in SparseGPRegressor.
+
+    See Also
+    --------
+    SparseGPRegressor : Faster, and its calibrated forecasts also follow noise that varies.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sparsegp import HeteroscedasticGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0, 1, (200, 1))
+    >>> y = np.sin(6 * X[:, 0]) + np.where(X[:, 0] > 0.5, 0.5, 0.05) * rng.standard_normal(200)
+    >>> gp = HeteroscedasticGPRegressor(n_inducing=15, n_noise_inducing=10, random_state=0).fit(X, y)
+    >>> _, _, noise_std = gp.predict_components([[0.2], [0.8]])
+    >>> bool(noise_std[0] < noise_std[1])
+    True
     """
 
     kind = schema.LEARNED_NOISE
@@ -84,7 +145,7 @@ class HeteroscedasticGPRegressor(Estimator):
         categorical: Any = "auto",
         columns: Any = None,
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.approximation = approximation
@@ -110,6 +171,7 @@ class HeteroscedasticGPRegressor(Estimator):
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
+    @memory.explained
     def fit(
         self,
         X: Any,
@@ -121,10 +183,35 @@ class HeteroscedasticGPRegressor(Estimator):
         client: Any = None,
         cluster: Any = None,
     ) -> Self:
-        """Learn hyper-parameters and the posteriors of f and g. Arguments as in SparseGPRegressor.fit.
+        """Learn hyper-parameters and the posteriors of f and g.
 
-        Rows of a file larger than memory are read in every pass, those of a cluster stay on its workers; "exact" needs
-        all of them in memory.
+        Parameters
+        ----------
+        X : array, table, path, dask collection or iterable of batches
+            The rows, as in `SparseGPRegressor.fit`. Rows of a large file are read in every pass. Those of a cluster
+            stay on its workers. approximation="exact" needs all rows in memory.
+        y : array of shape (n_rows,), default=None
+            The targets. Not given if `target` names their column.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            A row with weight w counts as w equal rows.
+        blocks : array of int of shape (n_rows,), default=None
+            A block label per row, for the approximations with blocks.
+        target : str, default=None
+            The column of y, if X is a table or a file.
+        client : dask Client, cluster or address, default=None
+            Workers that do the work.
+        cluster : dask cluster or address, default=None
+            Another name for `client`.
+
+        Returns
+        -------
+        self : HeteroscedasticGPRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        InputError
+            If a parameter or the data cannot be used.
         """
         named = named_cluster(client, cluster)
         return self._fit(Given(X, y, target, None, sample_weight, blocks, named))
@@ -155,7 +242,7 @@ class HeteroscedasticGPRegressor(Estimator):
             fraction = data.n_given / max(data.n_all, 1) if data.was_cut else 1.0
             seen = {"rows_seen": data.n_given, "fraction": fraction, "reason": ALL_ROWS}
             info["budget"] = {"asked": budget.asked, "used": budget.used, **seen}
-        self.assign(Fitted(model, data.scaling, info, data.n_given, data.columns, given.target))
+        self.assign(Fitted(model, data.scaling, info, data.n_given, data.columns, given.target, digest=data.digest))
         return self
 
     def _problem(
@@ -201,6 +288,7 @@ class HeteroscedasticGPRegressor(Estimator):
             return inducing
         return data.scaling.inputs(checks.inducing_array(inducing, data.columns.layout.n_features))
 
+    @memory.explained
     def partial_fit(
         self,
         X: Any,
@@ -210,11 +298,33 @@ class HeteroscedasticGPRegressor(Estimator):
         blocks: ArrayLike | None = None,
         target: str | None = None,
     ) -> Self:
-        """Add rows; the first call on a fresh estimator is an ordinary `fit`.
+        """Add rows. The first call on a fresh estimator is an ordinary `fit`.
 
-        Hyper-parameters and the noise process stay as they were learned: a row counts with the noise that is expected
-        at its place, and f is then exactly that of one pass over all rows. Fit again when the noise itself changes.
-        A batch without rows changes nothing; one with an error leaves the model as it was.
+        Hyper-parameters and the noise process stay as they were learned. A row counts with the noise that is expected
+        at its place. Fit again when the noise itself changes. A batch with an error leaves the model as it was.
+
+        Parameters
+        ----------
+        X : array or table
+            The new rows.
+        y : array of shape (n_rows,), default=None
+            Their targets.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            A row with weight w counts as w equal rows.
+        blocks : array of int of shape (n_rows,), default=None
+            Block labels, for the approximations with blocks.
+        target : str, default=None
+            The column of y, if X is a table.
+
+        Returns
+        -------
+        self : HeteroscedasticGPRegressor
+            The updated estimator.
+
+        Raises
+        ------
+        InputError
+            If the rows cannot be used.
         """
         given = Given(X, y, target, None, sample_weight, blocks)
         if self._is_fitted:
@@ -225,6 +335,7 @@ class HeteroscedasticGPRegressor(Estimator):
             given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
         return self._fit(given)
 
+    @memory.explained
     def forget(
         self,
         X: Any,
@@ -234,9 +345,30 @@ class HeteroscedasticGPRegressor(Estimator):
         blocks: ArrayLike | None = None,
         target: str | None = None,
     ) -> Self:
-        """Remove rows that were added before, given as they were then; the noise process stays as it was learned.
+        """Remove rows that were added before. The noise process stays as it was learned.
 
-        Rows that cannot have been added are refused and the model stays as it was.
+        Parameters
+        ----------
+        X : array or table
+            The rows to remove, as they were added.
+        y : array of shape (n_rows,), default=None
+            Their targets.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            Their weights, if they had any.
+        blocks : array of int of shape (n_rows,), default=None
+            Their block labels, for the approximations with blocks.
+        target : str, default=None
+            The column of y, if X is a table.
+
+        Returns
+        -------
+        self : HeteroscedasticGPRegressor
+            The estimator without these rows.
+
+        Raises
+        ------
+        InputError
+            If the rows cannot have been added. The model stays as it was.
         """
         check_is_fitted(self)
         return self._remove(Given(X, y, target, None, sample_weight, blocks))

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from sparsegp import memory
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import read_encoded_on
 from sparsegp.core.block import Block, MemoryRows, Rows
@@ -30,6 +32,7 @@ from sparsegp.data import (
     to_block,
     with_encoding,
 )
+from sparsegp.data.digest import RowDigest
 from sparsegp.data.encoded import needs_survey, surveyed
 from sparsegp.data.scan import say_without_target
 from sparsegp.data.tables import library_of
@@ -41,16 +44,24 @@ from sparsegp.fit.budget import Budget
 from sparsegp.fit.scaling import Scaling
 from sparsegp.learn.trace import is_over
 
+HELD_COPIES = 3
+"""Of rows in memory: as they come, in one piece, and in the scaling of the model."""
+
 
 @dataclass(frozen=True)
 class OpeningOptions:
     """`most_entries`: numbers in X beyond which rows stay where they are, 128 MB as float64, two million rows of eight
-    columns. `scan_fraction`: of a time budget, after which the scan ends and the rows read so far must do;
-    `survey_fraction`: of that, after which columns have been looked at."""
+    columns; fewer where there is no room for `copies` of them. `scan_fraction`: of a time budget, after which the scan
+    ends and the rows read so far must do; `survey_fraction`: of that, after which columns have been looked at."""
 
     most_entries: int = 2**24
     scan_fraction: float = 0.3
     survey_fraction: float = 0.4
+    copies: int = 8
+
+    def within_memory(self) -> "OpeningOptions":
+        room = int(memory.available_bytes() / (8 * self.copies))
+        return replace(self, most_entries=max(1, min(self.most_entries, room)))
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,7 @@ class Opened:
     """Rows in the scaling of the model, that scaling, and how many rows came, those of weight zero included.
 
     `labels` are the user's blocks of the rows. `was_cut`: a short budget has left rows unread; `n_all` is then how many
-    there are, as far as that is known.
+    there are, as far as that is known. `digest` is that of the rows where they are in memory.
     """
 
     rows: Rows
@@ -86,6 +97,7 @@ class Opened:
     labels: ArrayLike | None = None
     n_all: int = 0
     was_cut: bool = False
+    digest: RowDigest | None = None
 
     @property
     def groups(self) -> tuple[int, ...] | None:
@@ -118,7 +130,10 @@ def opened(
     arrays, too, rather than a second copy of them. `not_on_cluster`: why workers cannot have the rows, if they cannot.
     `like` has the precision and the device of the rows.
     """
-    options, like = options or OpeningOptions(), torch.empty(0, dtype=torch.float64) if like is None else like
+    options, like = (
+        (options or OpeningOptions()).within_memory(),
+        torch.empty(0, dtype=torch.float64) if like is None else like,
+    )
     where = cluster_of(given)
     if given.cluster is not None and not_on_cluster is not None:
         raise InputError(f"A fit on a cluster is not possible: {not_on_cluster} Fit without client=.")
@@ -134,6 +149,8 @@ def opened(
         if scaling is None:
             given = _with_known_columns(estimator, given, budget, options)
         source = _large_source(estimator, given, options, arrays=streams_arrays, is_first=scaling is None)
+    if source is None:
+        _require_room(given)
     yield (
         _in_memory(estimator, given, like, scaling)
         if source is None
@@ -183,9 +200,7 @@ def _large_source(
     estimator: Any, given: Given, options: OpeningOptions, *, arrays: bool, is_first: bool
 ) -> Source | None:
     """The data as a source if they are too many for memory, or if only a pass over them can tell."""
-    source = checks.source_of(
-        given.X, given.y, target=given.target, noise_var=given.noise_var, sample_weight=given.sample_weight
-    )
+    source = _source_of(given)
     if source is None:
         if not arrays or math.prod(getattr(given.X, "shape", ())) <= options.most_entries:
             return None
@@ -195,6 +210,22 @@ def _large_source(
         source = _like_fit(estimator, source)
     is_small = source.n_rows is not None and source.n_rows * source.n_features <= options.most_entries
     return None if is_small else source
+
+
+def _source_of(given: Given) -> Source | None:
+    return checks.source_of(
+        given.X, given.y, target=given.target, noise_var=given.noise_var, sample_weight=given.sample_weight
+    )
+
+
+def _require_room(given: Given) -> None:
+    """For rows that are to be held, where it is known how many there are."""
+    shape: tuple[Any, ...] = getattr(given.X, "shape", ())
+    if isinstance(given.X, str | Path) and (source := _source_of(given)) is not None:
+        shape = source.n_rows, source.n_features
+    if len(shape) == 2 and all(isinstance(n, int) for n in shape):
+        n_bytes = 8.0 * HELD_COPIES * math.prod(shape)
+        memory.require(n_bytes, f"Holding {shape[0]:,} rows of {shape[1]} columns in memory")
 
 
 def _in_memory(estimator: Any, given: Given, like: Tensor, scaling: Scaling | None) -> Opened:
@@ -210,7 +241,8 @@ def _in_memory(estimator: Any, given: Given, like: Tensor, scaling: Scaling | No
 
 def _of_batch(batch: Batch, columns: Columns, scaling: Scaling, blocks: ArrayLike | None, like: Tensor) -> Opened:
     block, labels = drop_weightless(to_block(batch, scaling, like), blocks)
-    return Opened(MemoryRows(block), scaling, columns, len(batch), labels)
+    digest = RowDigest.empty().with_rows(batch)
+    return Opened(MemoryRows(block), scaling, columns, len(batch), labels, digest=digest)
 
 
 def _scanned(

@@ -1,11 +1,13 @@
-"""Progress of a fit: a line on the terminal when verbose, and scikit-learn's callbacks where it has them (1.9)."""
+"""Progress of a fit: a line where somebody watches, more when verbose, and scikit-learn's callbacks (from 1.9 on)."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
+from sparsegp.errors import InputError
 from sparsegp.learn.trace import LearningStep
 
 
@@ -26,6 +28,7 @@ __all__ = ["CallbackSupportMixin", "Intention", "StepListener", "with_callbacks"
 
 SECONDS_BETWEEN_LINES = 1.0
 SECONDS_BEFORE_INTENTION = 1.0
+SECONDS_OF_SILENCE = 2.0
 
 
 @dataclass(frozen=True)
@@ -39,24 +42,78 @@ class Intention:
         return f"[sparsegp] {self.words}: at most about {self.row_visits * seconds_per_visit:,.0f} s at this speed"
 
 
-class StepListener:
-    """Told of every accepted step; prints at most a line a second and asks the callbacks whether to stop.
+def is_watched(stream: TextIO) -> bool:
+    """Whether a person sees what is written: on a terminal, or in a notebook, whose stream is no terminal."""
+    if stream.isatty():
+        return True
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
 
-    When verbose or on a terminal it says after a second what the fit is going to do, and how long that will take.
+
+class ProgressLine:
+    """One line that is written over and over, from two seconds after the start until the fit is done.
+
+    A thread of its own writes it, because not every part of a fit comes in steps.
     """
 
-    def __init__(self, estimator: Any, verbose: int) -> None:
-        self.estimator, self.verbose = estimator, verbose
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.words = stream, "preparing"
+        self.started, self._width = time.perf_counter(), 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sparsegp progress", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        wait = SECONDS_OF_SILENCE
+        while not self._done.wait(wait):
+            self._write(self.words)
+            wait = SECONDS_BETWEEN_LINES
+
+    def _write(self, words: str) -> None:
+        text = f"[sparsegp] {time.perf_counter() - self.started:.0f} s: {words}"
+        # spaces wipe out what is left of a longer line
+        self.stream.write(f"\r{text.ljust(self._width)}")
+        self.stream.flush()
+        self._width = len(text)
+
+    def close(self) -> None:
+        """The line ends, if there is one."""
+        self._done.set()
+        self._thread.join()
+        if self._width:
+            self._write("done")
+            self.stream.write("\n")
+            self.stream.flush()
+
+
+class StepListener:
+    """Told of every accepted step, and asks the callbacks whether to stop.
+
+    `verbose` None: one line of progress after two seconds, if somebody watches. 0: not a word. 1 or more: so many lines
+    a second, and after a second what the fit is going to do, and how long that will take.
+    """
+
+    def __init__(self, estimator: Any, verbose: int | None) -> None:
+        if verbose is not None and not (isinstance(verbose, int | float) and verbose >= 0):
+            raise InputError(
+                "verbose must be None (one line of progress on a terminal or in a notebook), 0 (silence), or the "
+                f"number of lines a second; got {verbose!r}."
+            )
+        self.estimator, self.verbose = estimator, verbose or 0
         self.started = self.last_line = time.perf_counter()
         self.intention: Intention | None = None
+        self.line = ProgressLine(sys.stderr) if verbose is None and is_watched(sys.stderr) else None
         self.context = None
         if hasattr(estimator, "_init_callback_context"):
             self.context = estimator._init_callback_context(max_subtasks=None)
             self.context.call_on_fit_task_begin(estimator=estimator)
 
     def __call__(self, step: LearningStep) -> bool:
-        self._tell_intention(step)
-        self._print(step)
+        if self.line is not None:
+            self.line.words = self._described(step)
+        if self.verbose:
+            self._tell_intention(step)
+            self._print(step)
         return self._asks_to_stop(step)
 
     def _asks_to_stop(self, step: LearningStep) -> bool:
@@ -67,10 +124,15 @@ class StepListener:
         metadata = {"log_evidence_per_row": evidence, "n_rows": step.n_rows, "stage": step.stage}
         return bool(task.call_on_fit_task_end(estimator=self.estimator, metadata=metadata))
 
+    def _described(self, step: LearningStep) -> str:
+        evidence = f"log evidence per row {step.objective / step.n_rows:.4f}"
+        if self.intention is None:
+            return f"choosing, {step.n_rows:,} rows, {evidence}"
+        return f"{self.intention.words}, evaluation {step.evaluations}, {evidence}"
+
     def _tell_intention(self, step: LearningStep) -> None:
         """Once, from what the evaluations of a second have cost."""
-        is_early = time.perf_counter() - self.started < SECONDS_BEFORE_INTENTION
-        if self.intention is None or is_early or not (self.verbose or sys.stderr.isatty()):
+        if self.intention is None or time.perf_counter() - self.started < SECONDS_BEFORE_INTENTION:
             return
         visits = max(step.n_rows * step.evaluations, 1)
         print(self.intention.told(step.seconds / visits), file=sys.stderr)
@@ -78,7 +140,7 @@ class StepListener:
 
     def _print(self, step: LearningStep) -> None:
         now = time.perf_counter()
-        if not self.verbose or now - self.last_line < SECONDS_BETWEEN_LINES / self.verbose:
+        if now - self.last_line < SECONDS_BETWEEN_LINES / self.verbose:
             return
         self.last_line = now
         print(
@@ -88,5 +150,7 @@ class StepListener:
         )
 
     def close(self) -> None:
+        if self.line is not None:
+            self.line.close()
         if self.context is not None:
             self.context.call_on_fit_task_end(estimator=self.estimator)

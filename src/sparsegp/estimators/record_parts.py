@@ -29,6 +29,8 @@ from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePo
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.core.trend import Trend
+from sparsegp.data.digest import SIZE as DIGEST_SIZE
+from sparsegp.data.digest import RowDigest
 from sparsegp.errors import ModelFileError
 from sparsegp.files import calibration_parts, schema
 from sparsegp.fit.blocking import Blocking
@@ -83,6 +85,13 @@ def _unpacked(values: Array, size: int) -> Tensor:
     row, column = torch.tril_indices(size, size)
     A[row, column] = to_tensor(values)
     return A
+
+
+def _factor(values: Array, size: int, jitter: float) -> linalg.Cholesky:
+    L = _unpacked(values, size)
+    if not (L.diagonal() > 0).all():
+        raise ModelFileError("a triangle that should be a Cholesky factor has a diagonal that is not positive")
+    return linalg.Cholesky(L, jitter)
 
 
 def _symmetric(values: Array, size: int) -> Tensor:
@@ -153,7 +162,7 @@ def restore_prior(
     approx: approximations.Approximation,
     trend: Trend | None = None,
 ) -> SparsePrior:
-    Luu = linalg.Cholesky(_unpacked(values.prior_cholesky, len(values.inputs)), values.prior_jitter)
+    Luu = _factor(values.prior_cholesky, len(values.inputs), values.prior_jitter)
     noise_var = torch.tensor(values.noise_var, dtype=torch.float64)
     prior = SparsePrior(kernel, to_tensor(values.inputs), noise_var, approx, Luu, trend)
     if len(values.mean) != prior.n_features:
@@ -162,7 +171,7 @@ def restore_prior(
 
 
 def restore_q(values: schema.InducingValues) -> InducingPosterior:
-    LB = linalg.Cholesky(_unpacked(values.precision_cholesky, len(values.mean)), values.precision_jitter)
+    LB = _factor(values.precision_cholesky, len(values.mean), values.precision_jitter)
     return InducingPosterior(to_tensor(values.mean), LB)
 
 
@@ -323,6 +332,12 @@ def restore_statistics(record: schema.Statistics, prior: SparsePrior) -> BlockSt
     )
 
 
+def restore_digest(counts: Array) -> RowDigest:
+    if counts.shape != (DIGEST_SIZE,) or counts.dtype != np.uint8:
+        raise ModelFileError(f"a digest of rows has {DIGEST_SIZE} bytes, not {counts.shape} of {counts.dtype}")
+    return RowDigest(counts)
+
+
 def describe_stream(innovations: Innovations, level: RecentLevel, rows_arrived: int, rows_held: int) -> schema.Stream:
     return schema.Stream(
         rows_arrived=int(rows_arrived),
@@ -398,6 +413,8 @@ def describe_noise(process: NoiseProcess) -> schema.NoiseProcess:
 
 
 def restore_noise(record: schema.NoiseProcess, kernel: Kernel) -> NoiseProcess:
+    if record.least_var > record.largest_var:
+        raise ModelFileError("the least noise variance is above the largest")
     prior = restore_prior(record.inducing, kernel, approximations.get("vfe"))
     mean = torch.tensor(record.mean, dtype=torch.float64)
     return NoiseProcess(prior, mean, restore_q(record.inducing), (record.least_var, record.largest_var))

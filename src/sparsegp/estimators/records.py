@@ -73,6 +73,7 @@ def describe(estimator: Any) -> schema.Model:
         log_evidence=float(estimator.log_evidence_),
         rows_seen=int(fitted.n_samples),
         seen_batches=list(fitted.batches) or None,
+        row_digest=None if fitted.digest is None else fitted.digest.counts,
         learning=None if stages is None else [schema.LearningStage(**vars(stage)) for stage in stages],
         info=info,
         **parts_of_model,
@@ -104,6 +105,7 @@ def restore(record: schema.Model, estimators: Mapping[str, type[Any]], classes: 
         record.columns.target,
         tuple(record.seen_batches or ()),
         None if record.calibration is None else parts.restore_calibration(record.calibration, record.columns.count),
+        digest=None if record.row_digest is None else parts.restore_digest(record.row_digest),
     )
     estimator.assign(fitted)
     return estimator

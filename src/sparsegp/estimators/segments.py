@@ -16,17 +16,63 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from scipy.special import betainc, ndtri
 
+from sparsegp import metrics
 from sparsegp.core.predictive import Array, Predictive
 
+COVERAGE = 0.95
 FORECAST, FORECAST_STD = "the forecast", "the std of the forecast"
 LEAST_PIT = 1e-4
+
+
+@dataclass(frozen=True)
+class Honesty:
+    """Whether intervals hold as many of all rows as they promise, up to chance.
+
+    `covered` is the share of rows inside the 95 % interval. `error` is the mean distance over all levels between what
+    is promised and what is held, and `excess` the mean of held minus promised: above zero, intervals are too wide.
+    """
+
+    n_rows: int
+    covered: float
+    error: float
+    excess: float
+
+    @classmethod
+    def of(cls, forecast: Predictive, y: Array) -> "Honesty":
+        distance = np.abs(2.0 * forecast.cdf(y) - 1.0)
+        levels = np.asarray(metrics.CALIBRATION_LEVELS)
+        gap = (distance[:, None] <= levels).mean(axis=0) - levels
+        return cls(len(y), float(np.mean(distance <= COVERAGE)), float(np.abs(gap).mean()), float(gap.mean()))
+
+    @property
+    def _chance(self) -> float:
+        return max(0.03, 3.0 * math.sqrt(COVERAGE * (1.0 - COVERAGE) / self.n_rows))
+
+    @property
+    def _is_off(self) -> bool:
+        return self.error > max(0.05, 2.0 / math.sqrt(self.n_rows))
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the 95 % interval holds too few rows: the worst that can be wrong."""
+        return self.covered < COVERAGE - self._chance
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the intervals of other levels hold too few rows."""
+        return not self.is_narrow and self._is_off and self.excess < 0.0
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether intervals hold more rows than they promise."""
+        return not self.is_narrow and (self.covered > COVERAGE + self._chance or (self._is_off and self.excess >= 0.0))
 
 
 @dataclass(frozen=True)
 class SegmentOptions:
     """How rows are cut into parts, and when a part is said to fail."""
 
-    coverage: float = 0.95
+    coverage: float = COVERAGE
     n_ranges: int = 10
     few_values: int = 10
     most_values: int = 31
@@ -113,7 +159,7 @@ class Segments:
         parts = [
             Segment(quantity, part, int(rows.sum()), int(inside[rows].sum()), chosen.coverage, independence)
             for quantity, values in quantities
-            for part, rows in _cut(values, chosen)
+            for part, rows in cut(values, chosen)
         ]
         return cls(tuple(parts), chosen)
 
@@ -182,8 +228,10 @@ def _independence(
     return float(1.0 / (1.0 + np.clip(agreement - by_chance, 0.0, np.mean(share**2)).sum()))
 
 
-def _cut(values: NDArray[Any], options: SegmentOptions) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+def cut(values: NDArray[Any], options: SegmentOptions) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Names and rows of the parts of one quantity; a constant and a handful of rows have none."""
+    if values.dtype.kind == "O":  # text may have gaps, which cannot be sorted among it
+        values = values.astype(str)
     distinct, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
     n_ranges = min(options.n_ranges, len(values) // options.fewest_rows)
     if len(distinct) < 2 or n_ranges < 2:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sparsegp import linalg, metrics
+from sparsegp import linalg, memory, metrics
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import sum_over
 from sparsegp.core import approximations
@@ -53,54 +53,116 @@ LEAST_BUDGET_LEFT = 0.1
 
 
 class SparseGPRegressor(Estimator):
-    """Gaussian-process regression by any approximation of the unifying view, for a hundred to millions of rows.
+    """Gaussian-process regression for a hundred to millions of rows.
+
+    With nothing set, the estimator chooses kernel, approximation and trend, and it calibrates its forecasts on rows
+    that the model has not seen.
 
     Parameters
     ----------
-    kernel : "auto" | "se" | "matern12" | "matern32" | "matern52" | "rq" | Kernel | scikit-learn kernel
-        "auto" takes the se or Matern kernel by which rows left out are predicted best, once the forecasts are
-        calibrated; with `optimizer=None`, "matern32". A name starts from median distances with one lengthscale per
-        column. The parameters of a built-in Kernel object (or of a scikit-learn kernel) are in the units of the data,
-        also with `normalize=True`; a kernel of your own class sees standardised inputs then.
-    approximation : "auto", name of an approximation, or a mapping of names to weights (a linear combination)
-        "exact" "sod" "sor" "dtc" "fitc" "fic" "pitc" "pic" "vfe" "pep" "block-pep" "nystrom". "auto" is "exact" for few
-        rows, else "vfe" or "pic", whichever predicts rows left out better once calibrated; rows that come in batches or
-        steps are left to "vfe". info_["choice"] says why.
-    power : alpha of "pep" and "block-pep", from 0 (vfe) to 1 (fitc, pitc).
-    n_inducing, inducing : number of inducing inputs ("auto": by rows and budget) and how they are chosen: "kmeans",
-        "random", "greedy", or an array.
-    n_blocks : blocks of "pitc", "pic", "block-pep"; None gives about `n_inducing` rows a block.
-    noise_var : starting value of the noise variance in squared units of y; the value itself if `optimizer=None`.
-    optimizer : "auto" | "lbfgs" | "srgp" | "ngd" | "adam" | None (hyper-parameters and inducing inputs stay as given).
-        "auto" is "lbfgs", but "ngd" for approximations by blocks within a budget too short for many evaluations.
-    learn_inducing : whether the inducing inputs are learned with the hyper-parameters.
-    inference : "exact", one pass over all rows, or "anytime", block after block (docs/time-budgets.md).
-    time_budget : seconds that `fit` may take as a whole; learning and inference share them.
-    calibration : "auto" | "shape" | "scale" | None
-        How wide forecasts are and what shape they have, learned from residuals of rows left out. "shape": one shape for
-        all rows; "scale": also a width that varies from place to place; "auto": what the rows left out prefer. None, or
-        `optimizer=None` with "auto", leaves the Gaussian of the model.
-    trend : "auto" | "linear" | "constant" | None: what f has besides the kernel, a plane or a constant whose
-        coefficients have a broad prior and are integrated out. Far from the data the forecast follows it. "auto" is
-        "linear" where the rows speak for it and else "constant"; None where nothing is learned (`optimizer=None`) or
-        rows are not standardised (docs/trends.md).
-    reading : what a model that has seen a part of the rows says: "all", extrapolated to all of them, or "seen".
-    stop_error : "anytime" ends when the sampling error left in the mean is below this share of the predictive std.
-    normalize : standardise X and y inside; predictions come back in the user's units.
-    window : `partial_fit` keeps the last `window` rows and forgets older ones, exactly.
-    half_life : `partial_fit` lets a row count half after this many rows.
-    clip_variances : "nystrom" only: clip its negative variances instead of raising an error.
-    categorical : "auto", or a list of columns that are categories though they hold numbers. Text, categories of pandas
-        and polars, booleans, dates and missing values are found in any case; `info_["columns"]` says as what.
-    columns : mapping from columns to "number", "category", "date" or "ignore", or to the list of all levels of a
-        category in their order; what is not named is found (docs/columns.md).
-    device, dtype : where and in which precision the passes over rows run; everything M x M is float64.
+    kernel : str, Kernel or scikit-learn kernel, default="auto"
+        The covariance function. A name is one of "auto", "se", "matern12", "matern32", "matern52" and "rq". "auto"
+        compares "se" and the Matern kernels on rows left out, and is "matern32" if `optimizer` is None. A name starts
+        with one lengthscale per column, from the distances between rows. A kernel object has its parameters in the
+        units of the data. A kernel class of your own sees standardised inputs if `normalize` is True.
+    approximation : str or mapping of str to float, default="auto"
+        One of "exact", "sod", "sor", "dtc", "fitc", "fic", "pitc", "pic", "vfe", "pep", "block-pep" and "nystrom". A
+        mapping of names to weights is a linear combination. "auto" is "exact" for up to 1,500 rows and "pic" for more.
+        It is "vfe" for rows that come in batches or fade. `info_["choice"]` says what was chosen and why.
+    power : float, default=0.5
+        The alpha of "pep" and "block-pep": from 0, which is "vfe", to 1, which is "fitc" or "pitc".
+    n_inducing : int or "auto", default=512
+        Number of inducing inputs. "auto" takes it from the number of rows and the time budget.
+    inducing : str or array of shape (n_inducing, n_features), default="kmeans"
+        How the inducing inputs are chosen: "kmeans", "random" or "greedy". An array is used as it is.
+    n_blocks : int, default=None
+        Number of blocks of "pitc", "pic" and "block-pep". None makes blocks of about `n_inducing` rows.
+    noise_var : float, default=None
+        Where the noise variance starts, in squared units of y. It stays there if `optimizer` is None.
+    optimizer : {"auto", "lbfgs", "srgp", "ngd", "adam"} or None, default="auto"
+        How hyper-parameters and inducing inputs are learned. "auto" is "lbfgs", or "ngd" where an approximation by
+        blocks has a short time budget. None learns nothing.
+    learn_inducing : bool, default=True
+        Whether the inducing inputs are learned together with the hyper-parameters.
+    inference : {"exact", "anytime"}, default="exact"
+        "exact" computes the posterior in one pass over all rows. "anytime" goes block by block and can stop early.
+    time_budget : float, default=None
+        Seconds that `fit` may take as a whole. None learns until it is done.
+    calibration : {"auto", "shape", "scale"} or None, default="auto"
+        What is learned from the residuals of rows left out. "shape" learns one shape for all forecasts. "scale" also
+        learns where forecasts must be wider or narrower. "auto" takes what these rows prefer. None keeps the Gaussian
+        of the model, and so does "auto" if `optimizer` is None.
+    trend : {"auto", "linear", "constant"} or None, default="auto"
+        What f follows besides the kernel. Its coefficients have a broad prior and are integrated out. Far from the
+        data, forecasts follow the trend. "auto" is "linear" where the rows support it and "constant" elsewhere. It is
+        None if `optimizer` is None or `normalize` is False.
+    reading : {"all", "seen"}, default="all"
+        What a model says that has seen a part of the rows: "all" extrapolates to all rows, "seen" does not.
+    stop_error : float, default=None
+        "anytime" inference stops when the sampling error left in the mean is below this share of the predictive std.
+    normalize : bool, default=True
+        Standardise X and y inside. Everything that comes out is in the units of the data.
+    window : int, default=None
+        `partial_fit` keeps the last `window` rows and forgets older ones, exactly.
+    half_life : float, default=None
+        After this many rows of `partial_fit`, a row counts half.
+    clip_variances : bool, default=False
+        "nystrom" only: clip negative variances instead of raising an error.
+    categorical : "auto" or list of columns, default="auto"
+        Columns that are categories though they hold numbers. Text, categories, booleans, dates and missing values are
+        found in any case; `info_["columns"]` says as what.
+    columns : mapping, default=None
+        From columns to "number", "category", "date" or "ignore", or to the list of all levels of a category in their
+        order. What is not named is found.
+    device : str, default="cpu"
+        Where passes over rows run, as torch names it.
+    dtype : {"float64", "float32"}, default="float64"
+        Precision of passes over rows. Matrices of inducing inputs are always float64.
+    random_state : int, RandomState or None, default=None
+        Seed of every random choice.
+    verbose : int or None, default=None
+        1 prints a line a second during a fit, 0 nothing. None shows one line of progress after two seconds, on a
+        terminal or in a notebook.
 
     Attributes
     ----------
-    kernel_, noise_var_, inducing_ : the fitted model in the user's units.
-    log_evidence_ : log evidence or bound at the fitted hyper-parameters, in the units it was computed in.
-    info_ : jitter, seconds, evaluations and stages of learning, number of blocks, innovations of a stream, budget.
+    kernel_ : Kernel
+        The fitted kernel, in the units of the data.
+    noise_var_ : float
+        The noise variance, in squared units of y.
+    inducing_ : ndarray of shape (n_inducing, n_features)
+        The inducing inputs, in the units of the data.
+    log_evidence_ : float
+        Log evidence, or its bound, of the scaled rows.
+    n_samples_seen_ : int
+        Number of rows behind the model.
+    n_features_in_ : int
+        Number of columns of X.
+    feature_names_in_ : ndarray of str
+        Names of the columns, if X had any.
+    info_ : dict
+        How the model came about: "choice", "calibration", "trend", "budget", "stages" of learning, "seconds", "jitter"
+        and "innovations" of a stream.
+
+    See Also
+    --------
+    HeteroscedasticGPRegressor : Learns how the noise varies, as a second Gaussian process.
+    CommitteeGPRegressor : Joins the answers of many local experts.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sparsegp import SparseGPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (80, 1))
+    >>> y = np.sin(2 * X[:, 0]) + 0.1 * rng.standard_normal(80)
+    >>> gp = SparseGPRegressor(kernel="se", random_state=0).fit(X, y)
+    >>> mean, std = gp.predict([[0.5]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(1.0)) < 0.1)
+    True
+    >>> lower, upper = gp.predict_interval([[0.5]], coverage=0.9)
+    >>> bool(lower[0] < mean[0] < upper[0])
+    True
     """
 
     kind = schema.SPARSE
@@ -131,7 +193,7 @@ class SparseGPRegressor(Estimator):
         device: str = "cpu",
         dtype: str = "float64",
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.kernel = kernel
         self.approximation = approximation
@@ -160,6 +222,7 @@ class SparseGPRegressor(Estimator):
         self.verbose = verbose
 
     @with_callbacks  # type: ignore[untyped-decorator]
+    @memory.explained
     def fit(
         self,
         X: Any,
@@ -175,14 +238,41 @@ class SparseGPRegressor(Estimator):
     ) -> Self:
         """Learn hyper-parameters and compute the posterior.
 
-        `noise_var` is the known noise variance of each row (nothing is learned about the noise then, and predictions of
-        y use its mean). `sample_weight` w counts a row w times, exactly. `blocks` is an integer label per row for the
-        approximations with blocks. `target` names the column of y when X is a table or a file (Parquet, CSV); then
-        `noise_var` and `sample_weight` may be names of columns too. X may also be a dask collection or an iterable of
-        batches. More rows than fit into memory are read as they are needed (docs/big-files.md).
-        `client`, or `cluster`, is a Dask client, a cluster or a scheduler's address: its workers do the work; for a
-        dask collection the client in use does (docs/clusters.md). `checkpoint` is a file for the state of learning: the
-        same call goes on from there if this process was killed.
+        Parameters
+        ----------
+        X : array, table, path, dask collection or iterable of batches
+            The rows. A numpy array of shape (n_rows, n_features), a pandas, polars or pyarrow table, the path of a
+            Parquet or CSV file or folder, a dask collection, or an iterable of batches. Rows that do not fit into
+            memory are read as they are needed.
+        y : array of shape (n_rows,), default=None
+            The targets. Not given if `target` names their column.
+        noise_var : array of shape (n_rows,) or str, default=None
+            The known noise variance of each row, or the name of its column. The noise is not learned then, and
+            forecasts of y use the mean of these variances.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            A row with weight w counts as w equal rows, exactly.
+        blocks : array of int of shape (n_rows,), default=None
+            A block label per row, for the approximations with blocks.
+        target : str, default=None
+            The column of y, if X is a table or a file.
+        client : dask Client, cluster or address, default=None
+            Workers that do the work. For a dask collection the client in use is taken by default.
+        cluster : dask cluster or address, default=None
+            Another name for `client`.
+        checkpoint : path, default=None
+            A file for the state of learning. If the process is killed, the same call continues from it.
+
+        Returns
+        -------
+        self : SparseGPRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        InputError
+            If a parameter or the data cannot be used. The message says what to give instead.
+        FactorizationError
+            If a covariance matrix is not positive definite.
         """
         given = Given(X, y, target, noise_var, sample_weight, blocks, named_cluster(client, cluster))
         return self._fit(given, trials=True, checkpoint=checkpoint)
@@ -200,7 +290,7 @@ class SparseGPRegressor(Estimator):
                 raise
             report = _budget_report(budget, replace(progress, reason=INTERRUPTED))
             fitted = replace(fitted, info={**fitted.info, "budget": report})
-            warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=4)
+            warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=5)
         assert fitted is not None
         self.assign(replace(fitted, info={**fitted.info, "seconds": budget.used}))
         return self
@@ -216,10 +306,48 @@ class SparseGPRegressor(Estimator):
         target: str | None = None,
         validation: tuple[Any, Any] | None = None,
     ) -> Generator[Progress]:
-        """Fit in steps: yields a Progress whenever there is a better model, and the estimator predicts with it.
+        """Fit in steps. Yields whenever there is a better model, which the estimator then predicts with.
 
-        Leaving the loop (break, close, Ctrl-C) keeps the model published last. `validation` = (X, y) is scored at every
-        step. The rest is as for `fit`.
+        Leaving the loop keeps the model of the last step.
+
+        Parameters
+        ----------
+        X : array, table, path or iterable of batches
+            The rows, as in `fit`.
+        y : array of shape (n_rows,), default=None
+            The targets, as in `fit`.
+        noise_var : array of shape (n_rows,) or str, default=None
+            As in `fit`.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            As in `fit`.
+        blocks : array of int of shape (n_rows,), default=None
+            As in `fit`.
+        target : str, default=None
+            As in `fit`.
+        validation : pair (X, y), default=None
+            Rows that are scored after every step.
+
+        Returns
+        -------
+        generator of Progress
+            Each step has `seconds`, `rows_seen`, `fraction` and the `scores` of `validation`.
+
+        Raises
+        ------
+        InputError
+            If the approximation cannot be fitted in steps, or the data cannot be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sparsegp import SparseGPRegressor
+        >>> X = np.linspace(0, 6, 300)[:, None]
+        >>> gp = SparseGPRegressor(kernel="se", approximation="vfe", n_inducing=20, time_budget=30, random_state=0)
+        >>> for progress in gp.fit_iter(X, np.sin(X[:, 0])):
+        ...     if progress.fraction == 1.0:
+        ...         break
+        >>> gp.predict([[1.0]]).round(1)
+        array([0.8])
         """
         given = Given(X, y, target, noise_var, sample_weight, blocks)
         _require_steps(self.check_parameters())
@@ -415,7 +543,8 @@ class SparseGPRegressor(Estimator):
                 says = _of_a_part(n_samples, n_all, progress.model)
                 info["budget"]["says"] = says
                 warnings.warn(f"time_budget={budget.asked:g} s: {says}", stacklevel=2)
-        fitted = Fitted(progress.model, data.scaling, {**info, "seconds": budget.used}, n_samples, data.columns)
+        info = {**info, "seconds": budget.used}
+        fitted = Fitted(progress.model, data.scaling, info, n_samples, data.columns, digest=data.digest)
         return replace(fitted, calibration=progress.calibration)
 
     def _stopped(self, data: Opened, choice: Choice, budget: Budget) -> tuple[Fitted, Progress]:
@@ -425,7 +554,7 @@ class SparseGPRegressor(Estimator):
         progress = replace(
             choice.stopped, rows_seen=seen, fraction=seen / max(data.n_given, 1), reason=INTERRUPTED, is_exact=False
         )
-        warnings.warn(f"The fit was interrupted: the model is of {seen:,} rows, see info_['choice'].", stacklevel=5)
+        warnings.warn(f"The fit was interrupted: the model is of {seen:,} rows, see info_['choice'].", stacklevel=6)
         fitted = self._fitted(data, progress, choice, budget, in_steps=True)
         return replace(fitted, n_samples=seen), progress
 
@@ -471,6 +600,7 @@ class SparseGPRegressor(Estimator):
         mean, std = self.predict(X, return_std=True)
         return {"rmse": metrics.rmse(y, mean), "nlpd": metrics.nlpd(y, mean, std)}
 
+    @memory.explained
     def partial_fit(
         self,
         X: Any,
@@ -482,14 +612,48 @@ class SparseGPRegressor(Estimator):
         target: str | None = None,
         client: Any = None,
     ) -> Self:
-        """Add rows, exactly: the model is then that of one fit of all rows with the same hyper-parameters.
+        """Add rows, exactly. The result is the model of all rows with the same hyper-parameters.
 
-        The first call on a fresh estimator is an ordinary `fit` of its rows: it fixes the standardisation, and with an
-        optimizer also hyper-parameters and inducing inputs. Later calls change none of these. For "pitc" and
-        "block-pep" the rows of a call are one new block, or one for each label in `blocks`; for "pic" rows join the
-        block they belong to. A batch without rows changes nothing; one with an error leaves the model as it was.
-        With `client` (as for `fit`), or for a dask collection, workers read and sum up the rows (docs/clusters.md).
-        Rows that the model must keep, as "pic" does, come to this process.
+        The first call on a fresh estimator is an ordinary `fit`. Later calls keep hyper-parameters, inducing inputs
+        and standardisation. A batch without rows changes nothing. A batch with an error leaves the model as it was.
+
+        Parameters
+        ----------
+        X : array, table, path or dask collection
+            The new rows, as in `fit`.
+        y : array of shape (n_rows,), default=None
+            Their targets.
+        noise_var : array of shape (n_rows,) or str, default=None
+            Known noise variances. To be given if and only if the first fit had them.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            A row with weight w counts as w equal rows.
+        blocks : array of int of shape (n_rows,), default=None
+            Block labels. For "pitc" and "block-pep" the rows of a call are one new block by default. For "pic" a row
+            joins the nearest block by default.
+        target : str, default=None
+            The column of y, if X is a table or a file.
+        client : dask Client, cluster or address, default=None
+            Workers that read and sum up the rows. Rows that the model must keep come to this process.
+
+        Returns
+        -------
+        self : SparseGPRegressor
+            The updated estimator.
+
+        Raises
+        ------
+        InputError
+            If the approximation cannot be updated, or the rows cannot be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sparsegp import SparseGPRegressor
+        >>> X = np.linspace(0, 6, 60)[:, None]
+        >>> gp = SparseGPRegressor(kernel="se", noise_var=0.01, n_inducing=20, optimizer=None)
+        >>> gp = gp.partial_fit(X[::2], np.sin(X[::2, 0])).partial_fit(X[1::2], np.sin(X[1::2, 0]))
+        >>> gp.n_samples_seen_
+        60
         """
         given = Given(X, y, target, noise_var, sample_weight, blocks, client)
         if not self._is_fitted:
@@ -529,7 +693,7 @@ class SparseGPRegressor(Estimator):
             self._require_same_noise(found.noise_total is not None)
             if self.half_life is not None:
                 model = model.scale(float(np.exp2(-found.n_rows / self.half_life)))
-            self._assign_update(model.add_sum(found).reported(), found.n_rows + found.n_weightless)
+            self._assign_update(model.add_sum(found).reported(), found.n_rows + found.n_weightless, None)
         return self
 
     def _fit_first(self, given: Given) -> Self:
@@ -546,6 +710,7 @@ class SparseGPRegressor(Estimator):
             given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
         return self._fit(given, trials=False)
 
+    @memory.explained
     def forget(
         self,
         X: Any,
@@ -556,10 +721,45 @@ class SparseGPRegressor(Estimator):
         blocks: ArrayLike | None = None,
         target: str | None = None,
     ) -> Self:
-        """Remove rows that were added before, exactly, given as they were then.
+        """Remove rows that were added before, exactly.
 
-        For "pitc" and "block-pep" whole blocks are forgotten: the rows of one call are one block unless `blocks` says
-        otherwise. Rows that cannot have been added are refused and the model stays as it was.
+        Give the rows as they were added. For "pitc" and "block-pep" whole blocks are forgotten.
+
+        Parameters
+        ----------
+        X : array or table
+            The rows to remove.
+        y : array of shape (n_rows,), default=None
+            Their targets.
+        noise_var : array of shape (n_rows,) or str, default=None
+            Their noise variances, if they had any.
+        sample_weight : array of shape (n_rows,) or str, default=None
+            Their weights, if they had any.
+        blocks : array of int of shape (n_rows,), default=None
+            Their block labels. Without labels the rows of one call are one block of "pitc" and "block-pep".
+        target : str, default=None
+            The column of y, if X is a table.
+
+        Returns
+        -------
+        self : SparseGPRegressor
+            The estimator without these rows.
+
+        Raises
+        ------
+        InputError
+            If the rows cannot have been added, or the model has a `window` or a `half_life`. The model stays as it
+            was.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sparsegp import SparseGPRegressor
+        >>> X = np.linspace(0, 6, 60)[:, None]
+        >>> y = np.sin(X[:, 0])
+        >>> gp = SparseGPRegressor(approximation="vfe", kernel="se", noise_var=0.01, n_inducing=20, optimizer=None)
+        >>> gp.fit(X, y).forget(X[:10], y[:10]).n_samples_seen_
+        50
         """
         check_is_fitted(self)
         if self.window is not None or self.half_life is not None:
@@ -569,10 +769,41 @@ class SparseGPRegressor(Estimator):
             )
         return self._remove(Given(X, y, target, noise_var, sample_weight, blocks))
 
+    @memory.explained
     def merge(self, other: Any) -> Self:
-        """Take in the rows of another model: exactly the model of both, if none of its rows is in this one.
+        """Take in the rows of another model. The result is exactly the model of the rows of both.
 
-        Both must have the same approximation, inducing inputs, hyper-parameters and standardisation.
+        Both models must have the same approximation, inducing inputs, hyper-parameters and standardisation. No row may
+        be in both of them.
+
+        Parameters
+        ----------
+        other : SparseGPRegressor
+            A fitted model of other rows.
+
+        Returns
+        -------
+        self : SparseGPRegressor
+            The model of all rows.
+
+        Raises
+        ------
+        InputError
+            If `other` is no fitted SparseGPRegressor.
+        FingerprintError
+            If the two models do not share what they must share.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sparsegp import SparseGPRegressor
+        >>> X = np.linspace(0, 6, 60)[:, None]
+        >>> y = np.sin(X[:, 0])
+        >>> shared = dict(kernel="se", noise_var=0.01, inducing=X[::6], optimizer=None, normalize=False)
+        >>> first = SparseGPRegressor(approximation="vfe", **shared).fit(X[:30], y[:30])
+        >>> second = SparseGPRegressor(approximation="vfe", **{**shared, "kernel": first.kernel_}).fit(X[30:], y[30:])
+        >>> first.set_params(kernel=first.kernel_).fit(X[:30], y[:30]).merge(second).n_samples_seen_
+        60
         """
         check_is_fitted(self)
         if not isinstance(other, SparseGPRegressor):
@@ -590,12 +821,13 @@ class SparseGPRegressor(Estimator):
                 "were standardised with different data. Use normalize=False with the same kernel, noise_var, inducing "
                 "and optimizer=None in both."
             )
-        self._assign_update(merged, other.n_samples_seen_)
+        mine, theirs = self.fitted_.digest, other.fitted_.digest
+        self._assign_update(merged, other.n_samples_seen_, None if mine is None or theirs is None else mine + theirs)
         return self
 
     @property
     def inducing_(self) -> Array:
-        """The inducing inputs in the user's units."""
+        """The inducing inputs, in the units of the data."""
         return self.scaling_.raw_inputs(self.model_.inducing.cpu().numpy())
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from sparsegp import whole_file
+from sparsegp import memory, whole_file
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files.schema import VERSION
 
@@ -76,6 +76,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArra
         raise ModelFileError(
             f"There is no model file {source}. Check the path; models are written by save() and by `sparsegp fit`."
         )
+    size = source.stat().st_size
+    memory.require(2.0 * size, f"Loading {source}", "Load it where there is more, or make a model of fewer rows.")
     try:
         with safe_open(source, framework="np") as file:
             header = file.metadata() or {}
@@ -120,9 +122,13 @@ def _require_format(source: Path, header: Mapping[str, str]) -> None:
         raise ModelFileError(f"{source} is a safetensors file, but not one of a sparsegp model. Give a file of save().")
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def _described(source: Path, text: str) -> dict[str, Any]:
     try:
-        description = json.loads(text)
+        description = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"The description in {source} is not JSON. Do not use this file.") from error
     version = description.get("schema_version") if isinstance(description, dict) else None

@@ -2,7 +2,7 @@
 
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -11,10 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.errors import ModelFileError
+from sparsegp.files import schema
 
 ARRAY, TENSOR, NUMBER, TUPLE, PAIRS, TEXTS = "$array", "$tensor", "$number", "$tuple", "$pairs", "$texts"
 
 Array = NDArray[Any]
+LARGEST_LOGARITHM = 700.0  # exp of it is a number yet
+LIMITS: Mapping[str, Callable[[Any], Any]] = {
+    schema.FINITE: np.isfinite,
+    schema.POSITIVE: lambda values: np.isfinite(values) & (values > 0),
+    schema.NOT_NEGATIVE: lambda values: np.isfinite(values) & (values >= 0),
+    schema.NOT_ZERO: lambda values: np.isfinite(values) & (values != 0),
+    schema.SHARE: lambda values: (values >= 0) & (values <= 1),
+    schema.LOGARITHM: lambda values: np.abs(values) <= LARGEST_LOGARITHM,
+    schema.ANY_VALUE: lambda values: True,
+}
 Record = TypeVar("Record")
 
 
@@ -107,7 +118,15 @@ def _typed(hint: Any, field: Field[Any], value: Any, place: str) -> Any:
         value = float(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if origin is not None or not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ModelFileError(f"{place} is {_kind(value)}, expected {getattr(hint, '__name__', hint)}")
+    if hint in (int, float):
+        _require_limit(field, value, place)
     return value
+
+
+def _require_limit(field: Field[Any], value: Any, place: str) -> None:
+    limit = field.metadata["limit"]
+    if not np.all(LIMITS[limit](value)):
+        raise ModelFileError(f"{place} has a value that no fitted model has: expected {limit}")
 
 
 def _checked_array(field: Field[Any], value: Any, place: str) -> Array:
@@ -117,6 +136,7 @@ def _checked_array(field: Field[Any], value: Any, place: str) -> Array:
     axes = len([axis for axis in shape.split(",") if axis])
     if shape != "any" and value.ndim != axes:
         raise ModelFileError(f"{place} has the shape {value.shape}, expected [{shape}]")
+    _require_limit(field, value, place)
     return value
 
 

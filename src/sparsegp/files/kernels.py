@@ -41,6 +41,9 @@ _FORMS: Mapping[str, _Form] = {
     "periodic": _Form(kernels.Periodic, {**_STATIONARY, "log_period": "log_period"}, _UNITS),
     "linear": _Form(kernels.Linear, _VARIANCE, {**_UNITS, "center": "center"}),
     "constant": _Form(kernels.Constant, _VARIANCE),
+    "great_circle": _Form(
+        kernels.GreatCircle, {**_VARIANCE, "log_lengthscales": "log_lengthscales"}, attributes={"profile": "profile"}
+    ),
     "sum": _Form(kernels.Sum, {}, parts="parts"),
     "product": _Form(kernels.Product, {}, parts="parts"),
     "power": _Form(kernels.Power, {}, attributes={"exponent": "exponent"}, part="base"),

@@ -28,6 +28,8 @@ def read(path: str | os.PathLike[str]) -> Model:
     description.pop("package_version", None)
     try:
         return encoding.build(Model, tree(description, arrays))
+    except MemoryError:
+        raise
     except Exception as error:
         # whatever a strange file provokes, the reader learns that it is the file
         raise unusable(path, error) from error
@@ -35,7 +37,26 @@ def read(path: str | os.PathLike[str]) -> Model:
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
     description, arrays = encoding.to_json(model)
+    try:
+        encoding.from_json(Model, description, arrays)
+    except ModelFileError as error:
+        raise ModelFileError(
+            f"The model would be refused when loaded: {error}. Look at info_ and fit again; the file was not written."
+        ) from error
     container.write(path, {"package_version": _version(), **description}, arrays)
+
+
+def own_rows(model: Model, most: int = 3) -> NDArray[np.float64]:
+    """Some rows among those that the model was made from, in the user's units: every honest model predicts there."""
+    posteriors = [model.posterior] if model.committee is None else [e.posterior for e in model.committee.experts]
+    scaling = model.scaling
+    for posterior in posteriors:
+        parts = () if posterior is None else (posterior.inducing, posterior.dense)
+        for part in parts:
+            if part is not None and len(part.inputs):
+                rows: NDArray[np.float64] = scaling.input_mean + scaling.input_scale * part.inputs[:most]
+                return rows
+    return scaling.input_mean[None]
 
 
 def unusable(path: str | os.PathLike[str], error: Exception) -> ModelFileError:
@@ -56,7 +77,21 @@ def content_id(batches: Iterable[Sequence[NDArray[np.float64] | None]]) -> str:
 
     Parameters
     ----------
-    batches : the rows in their order, in one or more parts (X, y, ...). Where they are cut makes no difference.
+    batches : iterable of tuples of arrays
+        The rows in their order, in one or more parts (X, y, ...). Where they are cut makes no difference.
+
+    Returns
+    -------
+    str
+        The id.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sparsegp import files
+    >>> X, y = np.zeros((4, 2)), np.ones(4)
+    >>> files.content_id([(X, y)]) == files.content_id([(X[:1], y[:1]), (X[1:], y[1:])])
+    True
     """
     digest = hashlib.sha256()
     for columns in batches:
@@ -65,18 +100,50 @@ def content_id(batches: Iterable[Sequence[NDArray[np.float64] | None]]) -> str:
 
 
 def batch_ids(model: Any) -> tuple[str, ...]:
-    """Ids of the batches in a fitted model, in the order they were recorded; none after a new fit."""
+    """Ids of the batches in a fitted model, in the order in which they were recorded.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted model.
+
+    Returns
+    -------
+    tuple of str
+        The ids. Empty after a new fit.
+    """
     ids: tuple[str, ...] = model.fitted_.batches
     return ids
 
 
 def record_batches(model: Any, *ids: str) -> None:
-    """Note that these batches are in the model now. `save` writes the ids with the rows, in one step."""
+    """Note that batches are in the model now. `save` writes the ids together with the rows, in one step.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted model.
+    *ids : str
+        Ids of the batches.
+    """
     model.note_batches(*ids)
 
 
 def require_disjoint(first: Any, second: Any) -> None:
-    """Refuse two models that both hold a batch: together they would count it twice."""
+    """Refuse two models that both hold a batch: together they would count it twice.
+
+    Parameters
+    ----------
+    first : estimator
+        A fitted model.
+    second : estimator
+        Another one.
+
+    Raises
+    ------
+    InputError
+        If a batch is in both of them.
+    """
     both = sorted(set(batch_ids(first)) & set(batch_ids(second)))
     if both:
         raise InputError(

@@ -7,7 +7,7 @@ matrix, row after row: M (M + 1)/2 numbers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -39,15 +39,27 @@ COLUMN_KINDS = (
 )
 
 
-def entry(meaning: str, *, shape: str | None = None, kinds: str = FLOATS, words: Sequence[str] = ()) -> Any:
-    """A field that every file has: what it means, the axes of an array, the words that a text may be."""
-    return field(metadata={"meaning": meaning, "shape": shape, "kinds": kinds, "words": tuple(words)})
+FINITE, POSITIVE, NOT_NEGATIVE, NOT_ZERO = "finite", "positive", "not negative", "not zero"
+SHARE, LOGARITHM, ANY_VALUE = "from 0 to 1", "a logarithm between -700 and 700", "any"
 
 
-def optional(meaning: str, *, shape: str | None = None, kinds: str = FLOATS, words: Sequence[str] = ()) -> Any:
+def entry(
+    meaning: str,
+    *,
+    shape: str | None = None,
+    kinds: str = FLOATS,
+    words: Sequence[str] = (),
+    limit: str = FINITE,
+    default: Any = MISSING,
+) -> Any:
+    """A field that every file has: what it means, the axes of an array, and what a text or a number may be."""
+    metadata = {"meaning": meaning, "shape": shape, "kinds": kinds, "words": tuple(words), "limit": limit}
+    return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
+
+
+def optional(meaning: str, **given: Any) -> Any:
     """A field that a model need not have."""
-    metadata = {"meaning": meaning, "shape": shape, "kinds": kinds, "words": tuple(words)}
-    return field(default=None, metadata=metadata)
+    return entry(meaning, default=None, **given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +95,9 @@ class Scaling:
     """Scaled data: x' = (x - input_mean)/input_scale for each column, y' = (y - target_mean)/target_scale."""
 
     input_mean: Array = entry("subtracted from each column, in its units", shape="D")
-    input_scale: Array = entry("what each column is divided by, in its units; not zero", shape="D")
+    input_scale: Array = entry("what each column is divided by, in its units; not zero", shape="D", limit=NOT_ZERO)
     target_mean: float = entry("subtracted from y, units of y")
-    target_scale: float = entry("what y is divided by, units of y; positive")
+    target_scale: float = entry("what y is divided by, units of y; positive", limit=POSITIVE)
 
 
 KERNEL_KINDS = (
@@ -101,6 +113,7 @@ KERNEL_KINDS = (
     "product",
     "power",
     "rescaled",
+    "great_circle",
     "custom",
 )
 
@@ -123,19 +136,26 @@ class KernelNode:
     kind: str = entry("which formula", words=KERNEL_KINDS)
     active_columns: list[int] | None = optional("columns that the kernel sees, counted from 0; all if missing")
     parts: list[int] | None = optional("numbers of the nodes it is made of; each is smaller than its own")
-    log_variance: Array | None = optional("log of the variance", shape="any")
+    log_variance: Array | None = optional("log of the variance", shape="any", limit=LOGARITHM)
     log_lengthscales: Array | None = optional(
-        "log of the lengthscale, shared (1), of each column or of each of G groups", shape="1 or D or G"
+        "log of the lengthscale, shared (1), of each column or of each of G groups",
+        shape="1 or D or G",
+        limit=LOGARITHM,
     )
     groups: list[int] | None = optional("of each column that the kernel sees, the number of its lengthscale, from 0")
-    log_shape: Array | None = optional("log of the shape of rational_quadratic", shape="")
-    log_period: Array | None = optional("log of the period, shared (1) or of each column", shape="1 or D")
-    units: Array | None = optional("factor of the lengthscales, of the period, or of 1/sqrt(variance)", shape="1 or D")
+    log_shape: Array | None = optional("log of the shape of rational_quadratic", shape="", limit=LOGARITHM)
+    log_period: Array | None = optional(
+        "log of the period, shared (1) or of each column", shape="1 or D", limit=LOGARITHM
+    )
+    units: Array | None = optional(
+        "factor of the lengthscales, of the period, or of 1/sqrt(variance)", shape="1 or D", limit=NOT_ZERO
+    )
     center: Array | None = optional("where a linear kernel is zero", shape="1 or D")
     exponent: int | None = optional("of power, at least 1")
     input_shift: Array | None = optional("of rescaled", shape="D")
-    input_scale: Array | None = optional("of rescaled", shape="D")
+    input_scale: Array | None = optional("of rescaled", shape="D", limit=NOT_ZERO)
     output_scale: float | None = optional("of rescaled")
+    profile: str | None = optional("of great_circle", words=("matern12", "matern32", "matern52", "squared_exponential"))
     custom: CustomKernel | None = optional("of custom")
 
 
@@ -150,9 +170,9 @@ class Kernel:
 class Component:
     """One term of the noise precision of a block: V^-1 = sum_j weight_j V_j^-1, V_j = power shape(D) + noise."""
 
-    weight: float = entry("weight of the term; they add up to 1")
+    weight: float = entry("weight of the term; they add up to 1", limit=NOT_NEGATIVE)
     residual: str = entry("which part of D = K - Q is kept", words=("none", "diagonal", "block"))
-    power: float = entry("factor of the residual, from 0 to 1")
+    power: float = entry("factor of the residual, from 0 to 1", limit=SHARE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,12 +195,12 @@ class InducingValues:
     """A Gaussian process by its values u at inducing inputs, whitened: u = L v, q(v) = N(mean, (B B^T)^-1)."""
 
     inputs: Array = entry("inducing inputs Z", shape="M, D")
-    noise_var: float = entry("noise variance of rows whose own is not known")
+    noise_var: float = entry("noise variance of rows whose own is not known", limit=NOT_NEGATIVE)
     prior_cholesky: Array = entry("L with L L^T = k(Z, Z) + jitter, a triangle", shape="M (M + 1)/2")
-    prior_jitter: float = entry("jitter on the diagonal of k(Z, Z), relative to its mean")
+    prior_jitter: float = entry("jitter on the diagonal of k(Z, Z), relative to its mean", limit=NOT_NEGATIVE)
     mean: Array = entry("mean of v, and then of the coefficients of a trend", shape="M + P")
     precision_cholesky: Array = entry("B, a triangle of M + P rows", shape="(M + P) (M + P + 1)/2")
-    precision_jitter: float = entry("jitter on the diagonal of B B^T, relative to its mean")
+    precision_jitter: float = entry("jitter on the diagonal of B B^T, relative to its mean", limit=NOT_NEGATIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +209,10 @@ class Rows:
 
     inputs: Array = entry("X", shape="N, D")
     targets: Array = entry("y", shape="N")
-    noise_var: Array | None = optional("known noise variance of each row", shape="N")
-    weights: Array | None = optional("how many equal rows each row stands for; 1 if missing", shape="N")
+    noise_var: Array | None = optional("known noise variance of each row", shape="N", limit=NOT_NEGATIVE)
+    weights: Array | None = optional(
+        "how many equal rows each row stands for; 1 if missing", shape="N", limit=NOT_NEGATIVE
+    )
     block_sizes: Array = entry("rows of each block, or of each batch that was added", shape="K", kinds=INTEGERS)
     arrival: Array = entry("place of each row in the order of arrival", shape="N", kinds=INTEGERS)
 
@@ -210,9 +232,13 @@ class DenseRows:
 
     inputs: Array = entry("X", shape="N, D")
     weights: Array = entry("C^-1 y; with a trend, C^-1 times what its mean leaves of y", shape="N")
-    covariance_diagonal: Array = entry("diagonal of C; its other entries are those of k(X, X)", shape="N")
-    jitter: float = entry("what must be added to the diagonal before C is factored, relative to its mean")
-    log_evidence: float = entry("log evidence of these rows")
+    covariance_diagonal: Array = entry(
+        "diagonal of C; its other entries are those of k(X, X)", shape="N", limit=POSITIVE
+    )
+    jitter: float = entry(
+        "what must be added to the diagonal before C is factored, relative to its mean", limit=NOT_NEGATIVE
+    )
+    log_evidence: float = entry("log evidence of these rows", limit=ANY_VALUE)
     trend_mean: Array | None = optional("mean of the coefficients of the trend", shape="P")
 
 
@@ -222,7 +248,7 @@ class NystromRows:
 
     inputs: Array = entry("X", shape="N, D")
     weights: Array = entry("C^-1 y; with a trend, C^-1 times what its mean leaves of y", shape="N")
-    noise_precision: Array = entry("1/noise of each row, times its weight", shape="N")
+    noise_precision: Array = entry("1/noise of each row, times its weight", shape="N", limit=NOT_NEGATIVE)
     clip: bool = entry("whether negative variances are clipped")
 
 
@@ -233,7 +259,7 @@ class Trend:
     columns: Array = entry(
         "columns of the trend, counted from 0; none: it is a constant", shape="P - 1", kinds=INTEGERS
     )
-    width: float = entry("prior standard deviation of a coefficient")
+    width: float = entry("prior standard deviation of a coefficient", limit=POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,24 +285,24 @@ class Statistics:
     noise_logdet: float = entry("sum of log det V")
     target_sq: float = entry("sum of y^T V^-1 y")
     penalty: float = entry("sum of the penalties of the evidence")
-    n_rows: float = entry("number of rows, each counted with its weight")
+    n_rows: float = entry("number of rows, each counted with its weight", limit=NOT_NEGATIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Innovations:
     """Recent prediction errors of a stream, older ones fading: a row counts half after 100 rows."""
 
-    rows: int = entry("rows since the fit")
-    square_sum: float = entry("weighted sum of squared standardised errors")
-    weight: float = entry("sum of the weights")
-    weight_sq: float = entry("sum of the squared weights")
+    rows: int = entry("rows since the fit", limit=NOT_NEGATIVE)
+    square_sum: float = entry("weighted sum of squared standardised errors", limit=NOT_NEGATIVE)
+    weight: float = entry("sum of the weights", limit=NOT_NEGATIVE)
+    weight_sq: float = entry("sum of the squared weights", limit=NOT_NEGATIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecentLevel:
     """Where recent rows of a stream are, older ones fading."""
 
-    weight: float = entry("sum of the weights")
+    weight: float = entry("sum of the weights", limit=NOT_NEGATIVE)
     input_total: Array = entry("weighted sum of each column", shape="1 or D")
     target_total: float = entry("weighted sum of y")
     reported: bool = entry("whether the user was warned")
@@ -286,8 +312,8 @@ class RecentLevel:
 class Stream:
     """What updates have left behind."""
 
-    rows_arrived: int = entry("rows since the first")
-    rows_held: int = entry("rows that count now")
+    rows_arrived: int = entry("rows since the first", limit=NOT_NEGATIVE)
+    rows_held: int = entry("rows that count now", limit=NOT_NEGATIVE)
     innovations: Innovations = entry("recent errors")
     level: RecentLevel = entry("recent rows")
 
@@ -298,8 +324,8 @@ class NoiseProcess:
 
     mean: float = entry("prior mean of g, log of scaled noise variance")
     inducing: InducingValues = entry("posterior of g - mean")
-    least_var: float = entry("least noise variance")
-    largest_var: float = entry("largest noise variance")
+    least_var: float = entry("least noise variance", limit=POSITIVE)
+    largest_var: float = entry("largest noise variance", limit=POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,8 +334,8 @@ class InfluenceBound:
 
     box_lower: Array = entry("lower corner of the box of the expert's rows", shape="D")
     box_upper: Array = entry("upper corner", shape="D")
-    variance_gain: float = entry("the variance falls by no more than this times k^2")
-    mean_gain: float = entry("the mean moves by no more than this times k")
+    variance_gain: float = entry("the variance falls by no more than this times k^2", limit=ANY_VALUE)
+    mean_gain: float = entry("the mean moves by no more than this times k", limit=ANY_VALUE)
     common_covariance: Array | None = optional("covariance of each row of the common expert with the box", shape="N")
 
 
@@ -338,7 +364,7 @@ class Aggregation:
 class NearestExperts:
     """Only experts that are near are asked: by distance of metric * x from their centres."""
 
-    most: int = entry("how many are asked")
+    most: int = entry("how many are asked", limit=POSITIVE)
     centres: Array = entry("one for each expert", shape="K, D")
     metric: Array = entry("factor of each column", shape="D")
 
@@ -351,7 +377,7 @@ class Member:
     inducing: Array | None = optional("its inducing inputs of f", shape="M, D")
     noise_inducing: Array | None = optional("its inducing inputs of g", shape="M, D")
     partition: Partition | None = optional("where blocks inside the expert are")
-    log_evidence: float = entry("log evidence or bound of its rows, with those of the common expert")
+    log_evidence: float = entry("log evidence or bound of its rows, with those of the common expert", limit=ANY_VALUE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,11 +390,11 @@ class Membership:
     partition: Partition | None = optional("the expert of a row; missing: a new row goes to the one with fewest rows")
     most_asked: int | None = optional("how many experts are asked about a row, at the most")
     inducing: str = entry("how inducing inputs are chosen", words=("kmeans", "random", "greedy"))
-    n_inducing: int = entry("inducing inputs of f")
+    n_inducing: int = entry("inducing inputs of f", limit=NOT_NEGATIVE)
     n_noise_inducing: int | None = optional("inducing inputs of g")
     metric: Array | None = optional("factor of each column for blocks inside experts", shape="D")
-    least_noise_var: float | None = optional("least noise variance, where it is learned")
-    largest_noise_var: float | None = optional("largest noise variance, where it is learned")
+    least_noise_var: float | None = optional("least noise variance, where it is learned", limit=POSITIVE)
+    largest_noise_var: float | None = optional("largest noise variance, where it is learned", limit=POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,7 +405,9 @@ class Committee:
     experts: list[Expert] = entry("its members; their order counts for `communicates`")
     common: Expert | None = optional("the common expert, where experts communicate")
     noise_mean: float | None = optional("prior mean of g, log of scaled noise variance")
-    skip_tolerance: float = entry("what experts that are not asked may change, all together; 0 asks all")
+    skip_tolerance: float = entry(
+        "what experts that are not asked may change, all together; 0 asks all", limit=NOT_NEGATIVE
+    )
     nearest: NearestExperts | None = optional("a limit of how many are asked")
     n_jobs: int | None = optional("experts that are asked at the same time")
     membership: Membership | None = optional("for updates; without it the committee only predicts")
@@ -394,30 +422,30 @@ class LocalScale:
     thresholds: Array = entry("what the column is compared with", shape="T, L")
     leaves: Array = entry("value of each leaf", shape="T, 2^L")
     strength: float = entry("factor of log c")
-    most: float = entry("largest c")
+    most: float = entry("largest c", limit=POSITIVE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """y = m + d c r, r a mixture of Gaussians: instead of the Gaussian with mean m and standard deviation d."""
 
-    weights: Array = entry("of the parts of r; they add up to 1", shape="P")
+    weights: Array = entry("of the parts of r; they add up to 1", shape="P", limit=NOT_NEGATIVE)
     locations: Array = entry("means of the parts", shape="P")
-    widths: Array = entry("standard deviations of the parts", shape="P")
+    widths: Array = entry("standard deviations of the parts", shape="P", limit=POSITIVE)
     scale: LocalScale | None = optional("c; 1 if missing")
     rows: int = entry("how many rows left out it was learned from")
-    gain: float = entry("what the log density of a row gained, on rows left out; for people")
+    gain: float = entry("what the log density of a row gained, on rows left out; for people", limit=ANY_VALUE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningStage:
     """A record of learning; for people."""
 
-    objective: float = entry("log evidence or bound that was reached")
+    objective: float = entry("log evidence or bound that was reached", limit=ANY_VALUE)
     n_rows: int = entry("rows it was learned from")
     iterations: int = entry("steps")
     evaluations: int = entry("evaluations of the objective")
-    seconds: float = entry("time")
+    seconds: float = entry("time", limit=ANY_VALUE)
     reason: str = entry("why it ended")
     stopped: bool = entry("whether somebody asked to stop")
 
@@ -426,9 +454,9 @@ class LearningStage:
 class NoiseInference:
     """A record of how the noise process was inferred; for people."""
 
-    jitter: float = entry("largest relative jitter")
+    jitter: float = entry("largest relative jitter", limit=ANY_VALUE)
     evaluations: int = entry("evaluations of the bound")
-    seconds: float = entry("time")
+    seconds: float = entry("time", limit=ANY_VALUE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -444,12 +472,12 @@ class Model:
     scaling: Scaling = entry("from the user's units to those of the model and back")
     kernel: Kernel = entry("covariance of f")
     noise_kernel: Kernel | None = optional("covariance of g, where noise is learned")
-    noise_var: float = entry("noise variance of y, or its mean over rows; squared units of y")
-    mean_noise_var: float | None = optional("the same in scaled units, to the last digit")
+    noise_var: float = entry("noise variance of y, or its mean over rows; squared units of y", limit=NOT_NEGATIVE)
+    mean_noise_var: float | None = optional("the same in scaled units, to the last digit", limit=NOT_NEGATIVE)
     known_noise: bool | None = optional("whether the noise variance of each row was given")
-    log_evidence: float = entry("log evidence or bound, of scaled data")
-    rows_seen: int = entry("rows of all fits and updates")
-    rows_of_fit: int | None = optional("rows of the fit alone, without those of weight zero")
+    log_evidence: float = entry("log evidence or bound, of scaled data", limit=ANY_VALUE)
+    rows_seen: int = entry("rows of all fits and updates", limit=NOT_NEGATIVE)
+    rows_of_fit: int | None = optional("rows of the fit alone, without those of weight zero", limit=NOT_NEGATIVE)
     posterior: Posterior | None = optional("of f, for sparse and learned_noise")
     noise: NoiseProcess | None = optional("of learned_noise")
     noise_inference: NoiseInference | None = optional("of learned_noise")
@@ -459,6 +487,9 @@ class Model:
     window_rows: Rows | None = optional("rows that a sliding window will forget")
     stream: Stream | None = optional("of a model that was updated, or can learn that it should not be")
     seen_batches: list[str] | None = optional("ids of the batches in the model")
+    row_digest: Array | None = optional(
+        "how many rows have each value as one of three hashes, 255: at least so many", shape="32768", kinds=INTEGERS
+    )
     learning: list[LearningStage] | None = optional("how hyper-parameters were learned")
     info: dict[str, Free] = entry("what else is to be reported; for people")
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from sparsegp.calibration import shape_learning, trees
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.calibration.scale import LocalScale, surroundings
-from sparsegp.calibration.shape_learning import LearnedShape
+from sparsegp.calibration.shape_learning import LearnedShape, ShapeOptions
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block, MemoryRows, Rows, equal_rows
 from sparsegp.core.local import LocalPosterior
@@ -189,22 +189,18 @@ def chosen(
 ) -> tuple[Calibration, dict[str, Any]]:
     """Shape, and strength of the local scale, by the density of rows that neither was learned from."""
     z, seed = seen.standardized(options.farthest), int(rng.integers(2**31))
-    plain = _learned_shape(z, seen, options, seed)
-    best, strength, gain = plain, 0.0, plain.gain
-    level = None if scale is None else scale.trees(seen.surroundings)
-    for tried in options.strengths if scale is not None else ():
-        assert scale is not None
-        assert level is not None
-        log_c = scale.with_strength(tried).log_scale(level)
-        found = _learned_shape(z / np.exp(log_c), seen, options, seed)
-        better = float(np.average(found.densities - log_c - plain.densities, weights=seen.weight))
-        if better + plain.gain > gain or (options.kind == SCALE and strength == 0.0):
-            best, strength, gain = found, tried, better + plain.gain
-    used = None if scale is None or strength == 0.0 else scale.with_strength(strength)
+    best, used = _learned_shape(z, seen, options.shape, seed), None
+    gain = best.gain
+    if scale is not None:
+        local, log_c = _strong_enough(scale, z, seen, options, seed)
+        found = _learned_shape(z / np.exp(log_c), seen, options.shape, seed)
+        better = float(np.average(found.densities - log_c - best.densities, weights=seen.weight))
+        if better > 0.0 or options.kind == SCALE:
+            gain, best, used = gain + better, found, local
     report = {
         "kind": SHAPE if used is None else SCALE,
         "parts": len(best.shape.weight),
-        "strength": strength,
+        "strength": 0.0 if used is None else used.strength,
         "widened": best.widened,
         "gain": gain,
         "coverage_95": best.coverage_95,
@@ -212,9 +208,24 @@ def chosen(
     return Calibration(best.shape, used, len(seen), gain), report
 
 
-def _learned_shape(r: Array, seen: Residuals, options: CalibrationOptions, seed: int) -> LearnedShape:
+def _strong_enough(
+    scale: LocalScale, z: Array, seen: Residuals, options: CalibrationOptions, seed: int
+) -> tuple[LocalScale, Array]:
+    """The local scale with its best strength, and its log at the rows, judged with the simplest shape."""
+    level, simple = scale.trees(seen.surroundings), replace(options.shape, starts=options.shape.starts[:1])
+
+    def judged(tried: LocalScale) -> float:
+        log_c = tried.log_scale(level)
+        found = _learned_shape(z / np.exp(log_c), seen, simple, seed)
+        return float(np.average(found.densities - log_c, weights=seen.weight))
+
+    best = max((scale.with_strength(strength) for strength in options.strengths), key=judged)
+    return best, best.log_scale(level)
+
+
+def _learned_shape(r: Array, seen: Residuals, options: ShapeOptions, seed: int) -> LearnedShape:
     """All strengths are judged on the same folds."""
-    return shape_learning.learned(r, np.random.default_rng(seed), seen.weight, options.shape)
+    return shape_learning.learned(r, np.random.default_rng(seed), seen.weight, options)
 
 
 def _local_scale(

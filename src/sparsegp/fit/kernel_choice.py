@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from sparsegp.calibration.shape_learning import calibrated_log_density
+from sparsegp.calibration.shape_learning import ShapeOptions, calibrated_log_density
 from sparsegp.committee.learned_noise_experts import LearnedNoiseRecipe, LearnedNoiseSpec
 from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
@@ -47,8 +47,9 @@ class KernelOptions:
     lengthscales, or chance would decide. `least_noise_fraction` is of the noise to start from: rows that are there
     twice would drive it to nothing, and all kernels to lengthscale zero. Thinned rows have other neighbours, so
     `most_rows` is as many as the search for neighbours can bear. Kernels differ by hundredths of the log density, rows
-    by several: it takes many `judged_rows` to tell kernels apart. With learned noise they are judged on `n_cells` cells
-    of `cell_rows` rows, after `iterations` there.
+    by several: it takes many `judged_rows` to tell kernels apart. Heavy tails of residuals, which a calibration will
+    mend, must not decide; a simple `shape` is enough for that. With learned noise they are judged on `n_cells` cells of
+    `cell_rows` rows, after `iterations` there.
     """
 
     candidates: tuple[str, ...] = ("matern32", "matern12", "se", "matern52")
@@ -63,11 +64,22 @@ class KernelOptions:
     budget_fraction: float = 0.15
     fewest_seconds: float = 4.0
     judged_rows: int = 500
+    shape: ShapeOptions = field(
+        default_factory=lambda: ShapeOptions(starts=ShapeOptions().starts[:1], iterations=100, tolerance=1e-5)
+    )
     n_cells: int = 8
     cell_rows: int = 300
     iterations: int = 20
     tolerance: float = 1e-5
     start: StartOptions = field(default_factory=StartOptions)
+
+
+@dataclass(frozen=True)
+class ChosenKernel:
+    """The name of the best kernel, and where it ended on neighbourhoods (None: there was no time to try it)."""
+
+    name: str
+    local: Start | None = None
 
 
 def chosen_kernel(
@@ -78,12 +90,12 @@ def chosen_kernel(
     time_budget: float | None = None,
     judge: "Judge | None" = None,
     options: KernelOptions | None = None,
-) -> str:
-    """The name of the best kernel, found in a fraction of the time budget of the whole fit if there is one."""
+) -> ChosenKernel:
+    """The best kernel, found in a fraction of the time budget of the whole fit if there is one."""
     options = options or KernelOptions()
     if optimizer is None or len(options.candidates) == 1:
         # nothing is learned, or nothing is left to choose
-        return options.candidates[0]
+        return ChosenKernel(options.candidates[0])
     seed = int(rng.integers(2**31))
     starts = {name: start_of(name, np.random.default_rng(seed)) for name in options.candidates}
     return best_start(starts, block, rng, time_budget, judge, options)
@@ -96,8 +108,8 @@ def best_start(
     time_budget: float | None = None,
     judge: "Judge | None" = None,
     options: KernelOptions | None = None,
-) -> str:
-    """The name of the start with the best score. All of them see the same neighbourhoods and the same held-out rows.
+) -> ChosenKernel:
+    """The start with the best score. All of them see the same neighbourhoods and the same held-out rows.
 
     A fraction of the budget of the whole fit goes into it: the first starts are tried, as many as fit; without time to
     compare two, the first is taken.
@@ -106,7 +118,7 @@ def best_start(
     judge = judge or HeldOutRows(options)
     seconds = np.inf if time_budget is None else options.budget_fraction * time_budget
     if seconds < options.fewest_seconds:
-        return next(iter(starts))
+        return ChosenKernel(next(iter(starts)))
     if len(block) > options.most_rows:
         block = block.take(torch.from_numpy(np.sort(rng.choice(len(block), options.most_rows, replace=False))))
     # the likeliest noise between copies is none, and the likeliest lengthscale then nothing
@@ -116,18 +128,19 @@ def best_start(
     limits = options.start.limits(block, first.noise_var, options.least_noise_fraction * first.noise_var)
     common = learned(first, block, limits, np.random.default_rng(seed), options.first_rounds)
     if time.perf_counter() - begun + judge.fewest_seconds > seconds:
-        return next(iter(starts))
+        return ChosenKernel(next(iter(starts)), _start_of(common))
     judge = judge.prepared(block, common, np.random.default_rng(seed))
-    scores, started = dict[str, Array](), time.perf_counter()
+    scores, ends, started = dict[str, Array](), dict[str, Start](), time.perf_counter()
     for name, start in starts.items():
         now = time.perf_counter()
         if scores and now - begun + (now - started) / len(scores) > seconds:
             break
         again = np.random.default_rng(seed)
-        scores[name] = judge.score(
-            learned(_at_values_of(common, start), block, limits, again, options.rounds), block, again
-        )
-    return clear_winner(scores)
+        hyper = learned(_at_values_of(common, start), block, limits, again, options.rounds)
+        ends[name] = _start_of(hyper)
+        scores[name] = judge.score(hyper, block, again)
+    best = clear_winner(scores)
+    return ChosenKernel(best, ends[best])
 
 
 def clear_winner(scores: dict[str, Array], errors_better: float = 1.0) -> str:
@@ -146,6 +159,10 @@ def _at_values_of(common: Hyperparameters, start: Start) -> Start:
     kernel = deepcopy(start.kernel)
     kernel.load_state_dict(common.kernel.state_dict())
     return Start(kernel, float(common.noise_var))
+
+
+def _start_of(hyper: Hyperparameters) -> Start:
+    return Start(deepcopy(hyper.kernel), float(hyper.noise_var))
 
 
 class Judge(Protocol):
@@ -186,7 +203,7 @@ class HeldOutRows:
         except FactorizationError:
             return np.full(len(judged), OF_NO_USE)
         y, std = block.y[judged].double().cpu().numpy(), var.sqrt().numpy()
-        return calibrated_log_density(y, mean.numpy(), std, rng)
+        return calibrated_log_density(y, mean.numpy(), std, rng, options=self.options.shape)
 
 
 @dataclass(frozen=True)
@@ -211,8 +228,7 @@ class LearnedNoise:
         metric = kernel_metric(common.kernel, block.X.shape[1]).to(block.X)
         options = self.options
         found = neighbourhoods.neighbourhoods(block, metric, options.n_cells, options.cell_rows, rng)
-        start = Start(deepcopy(common.kernel), float(common.noise_var))
-        smooth = global_start(block, start, "lbfgs", rng, options.start)
+        smooth = global_start(block, _start_of(common), "lbfgs", rng, options.start)
         cells = MemoryRows(Block.concat(found), torch.tensor([0, *map(len, found)]).cumsum(0))
         return replace(self, cells=cells, least_noise_var=options.start.least_noise_fraction * smooth.noise_var)
 

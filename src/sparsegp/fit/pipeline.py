@@ -366,8 +366,14 @@ class _Fit:
         self.next_publication = self.options.publish_ratio * self.budget.used
 
     def _started_locally(self, problem: Problem, rows: Rows) -> Problem:
-        """Within half of the time that is left for learning; nothing is published before there are blocks."""
+        """Within half of the time that is left for learning; nothing is published before there are blocks.
+
+        It goes on from where the choice of the kernel has come. That is enough for few rows, which are learned whole.
+        """
         assert problem.optimizer is not None
+        known = problem.start.local
+        if known is not None and len(rows) <= self.options.few_rows:
+            return replace(problem, start=known)
         deadline, asked = self.budget.deadline_of_rest(0.5), False
 
         def on_step(step: LearningStep) -> bool:
@@ -380,7 +386,7 @@ class _Fit:
         _, sample = affordable.sampled(problem, rows.sample, n, problem.rng)
         start = local_start(
             sample.all,
-            problem.start,
+            known or problem.start,
             problem.optimizer,
             problem.rng,
             problem.learning,
@@ -416,7 +422,7 @@ class _Fit:
         deadline = self.budget.learning_deadline(len(rows), sketcher.seconds or self.finish_seconds)
         optimizer = optimizer_within(deadline, problem, len(rows))
         limits = problem.learning.start.limits(rows.sample.all, problem.start.noise_var)
-        schedule = problem.learning.schedules.of(problem.approx, optimizer)
+        schedule = problem.learning.schedules.of(problem.approx, optimizer, rows.n_blocks)
 
         def climb(report: Callable[[LearningStep], bool]) -> list[LearningResult]:
             def on_step(step: LearningStep) -> bool:

@@ -27,13 +27,15 @@ CALIBRATIONS = (AUTO, SHAPE, SCALE, None)
 class Start:
     """Kernel and noise to learn from, and the record of how they were found.
 
-    `least_noise_var` is what learned noise may not fall below.
+    `least_noise_var` is what learned noise may not fall below. `local` has the same kernel with values that suit
+    neighbourhoods, where the choice of the kernel has learned them already.
     """
 
     kernel: Kernel
     noise_var: float
     stages: tuple[LearningResult, ...] = ()
     least_noise_var: float = 0.0
+    local: "Start | None" = None
 
     @property
     def stopped(self) -> bool:
@@ -82,13 +84,15 @@ class StepOptions:
     """How a fit goes on in steps.
 
     `exact_pass`: inference in one pass where the time allows. `watched`: somebody looks at the models in between.
-    The other numbers say how large a first model and the models in between are, and how time is divided.
+    `few_rows` have no local start of their own where the choice of a kernel has learned one. The other numbers say how
+    large a first model and the models in between are, and how time is divided.
     """
 
     exact_pass: bool = True
     reading: Reading = Reading.RATIO
     stop_error: float | None = None
     watched: bool = False
+    few_rows: int = 2000
     first_rows: int = 4096
     sketch_rows: int = 8192
     publish_ratio: float = 1.3

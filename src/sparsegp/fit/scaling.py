@@ -50,6 +50,12 @@ class Scaling:
     @classmethod
     def of(cls, batch: Batch, *, normalize: bool, layout: FeatureLayout | None = None) -> "Scaling":
         if not normalize:
+            largest = float(np.abs(batch.y).max(initial=0.0))
+            if largest > LARGEST_SCALE:
+                raise InputError(
+                    f"The targets are as large as {largest:g}; squares of numbers above {LARGEST_SCALE:g} overflow. "
+                    "Divide y by one number, or use normalize=True."
+                )
             return cls.identity(batch.X.shape[1])
         found = cls.from_data(batch.X, batch.y, batch.weight)
         return found if layout is None else found.only(layout.standardized)
@@ -84,9 +90,13 @@ class Scaling:
 
     def raw_moments(self, mean: Tensor, cov: Tensor) -> tuple[Array, Array]:
         """Mean and variances, or covariance, of f in the user's units."""
-        shifted: Array = mean.double().cpu().numpy() * self.y_scale + self.y_mean
         scaled: Array = cov.double().cpu().numpy() * self.y_scale**2
-        return shifted, scaled
+        return self.raw_mean(mean), scaled
+
+    def raw_mean(self, mean: Tensor) -> Array:
+        """Mean of f in the user's units."""
+        shifted: Array = mean.double().cpu().numpy() * self.y_scale + self.y_mean
+        return shifted
 
     def standardized_kernel(self, kernel: Kernel) -> Kernel:
         """The same covariance, spoken in standardised units."""

@@ -4,6 +4,7 @@ from sparsegp.kernels.base import Kernel
 from sparsegp.kernels.compose import Power, Product, Rescaled, Sum
 from sparsegp.kernels.convert import as_kernel, from_sklearn, get
 from sparsegp.kernels.nonstationary import Constant, Linear, Periodic
+from sparsegp.kernels.sphere import GreatCircle
 from sparsegp.kernels.stationary import (
     Matern12,
     Matern32,
@@ -15,6 +16,7 @@ from sparsegp.kernels.stationary import (
 
 __all__ = [
     "Constant",
+    "GreatCircle",
     "Kernel",
     "Linear",
     "Matern12",

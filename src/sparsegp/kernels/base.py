@@ -16,10 +16,23 @@ DIAGONAL_ROWS = 128
 
 
 class Kernel(torch.nn.Module):
-    """A covariance k(x, z) of two rows, with its learned parameters.
+    """A covariance k(x, z) of two rows, with its learned parameters. Base of every kernel.
 
     Your own kernel subclasses this and writes `forward(X, Z)`, the matrix [k(x_i, z_j)], in torch. It may add
-    `diag(X)`, the vector [k(x_i, x_i)]. Both see the columns `active_dims` only (all of them if None).
+    `diag(X)`, the vector [k(x_i, x_i)]. Both see the active columns only. Kernels add and multiply.
+
+    Parameters
+    ----------
+    active_dims : sequence of int, default=None
+        Columns that the kernel sees, counted from 0. None is all of them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sparsegp import kernels
+    >>> kernel = kernels.Matern32(lengthscales=2.0) + 0.5 * kernels.Linear(active_dims=[0])
+    >>> kernel(torch.rand(5, 3, dtype=torch.float64)).shape
+    torch.Size([5, 5])
     """
 
     __array_ufunc__ = None  # numpy_scalar * kernel comes to __rmul__
@@ -36,22 +49,68 @@ class Kernel(torch.nn.Module):
         return K.to(X.dtype)
 
     def onto(self, Z: Tensor) -> Callable[[Tensor], Tensor]:
-        """X -> [k(x_i, z_j)] for many X and one Z: what concerns Z alone is computed once where the kernel can.
+        """A function of X that gives [k(x_i, z_j)] for one fixed Z.
 
-        For values only: gradients need not flow through it.
+        What depends on Z alone is computed once, where the kernel can. It is for values: gradients need not flow
+        through it.
+
+        Parameters
+        ----------
+        Z : Tensor of shape (m, n_features)
+            The fixed rows.
+
+        Returns
+        -------
+        callable
+            From a tensor of shape (n, n_features) to one of shape (n, m).
         """
         return partial(self, Z=Z)
 
     def diagonal(self, X: Tensor) -> Tensor:
-        """Vector [k(x_i, x_i)] in the dtype of X."""
+        """Variance of each row.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, n_features)
+            The rows.
+
+        Returns
+        -------
+        Tensor of shape (n,)
+            [k(x_i, x_i)], in the dtype of X.
+        """
         return self.diag(self.select(X)).to(X.dtype)
 
     def forward(self, X: Tensor, Z: Tensor) -> Tensor:
-        """Matrix [k(x_i, z_j)] on the active columns."""
+        """Covariances of the active columns. Every kernel defines this.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, n_active)
+            Rows, with the active columns only.
+        Z : Tensor of shape (m, n_active)
+            Other rows, with the active columns only.
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            [k(x_i, z_j)].
+        """
         raise NotImplementedError(f"{type(self).__name__} must define forward(X, Z)")
 
     def diag(self, X: Tensor) -> Tensor:
-        """Vector [k(x_i, x_i)] on the active columns, from small square blocks of `forward`."""
+        """Variances of the active columns. By default they come from small square blocks of `forward`.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, n_active)
+            Rows, with the active columns only.
+
+        Returns
+        -------
+        Tensor of shape (n,)
+            [k(x_i, x_i)].
+        """
         return torch.cat([self.forward(rows, rows).diagonal() for rows in torch.split(X, DIAGONAL_ROWS)])
 
     def select(self, X: Tensor) -> Tensor:
@@ -67,7 +126,22 @@ class Kernel(torch.nn.Module):
         return values if self.active_dims is None else values[self._columns(len(values))]
 
     def rescaled(self, x_shift: Tensor, x_scale: Tensor, y_scale: float) -> Kernel:
-        """A new kernel k' with k'(x', z') = y_scale^2 k(x, z), where x' = x_shift + x_scale x."""
+        """The same covariance in other units: k'(x', z') = y_scale^2 k(x, z), where x' = x_shift + x_scale x.
+
+        Parameters
+        ----------
+        x_shift : Tensor of shape (n_features,)
+            Added to each column.
+        x_scale : Tensor of shape (n_features,)
+            Factor of each column, not zero.
+        y_scale : float
+            Factor of y.
+
+        Returns
+        -------
+        Kernel
+            A new kernel.
+        """
         from sparsegp.kernels.compose import Rescaled
 
         return Rescaled(self, x_shift, x_scale, y_scale)

@@ -48,7 +48,15 @@ class Composite(Kernel):
 
 
 class Sum(Composite):
-    """k(x, z) = sum of the parts."""
+    """k(x, z) = sum of the parts. Written kernel + kernel.
+
+    Parameters
+    ----------
+    *parts : Kernel
+        The parts.
+    active_dims : sequence of int, default=None
+        Columns that the sum sees. Those of a part count within them.
+    """
 
     def forward(self, X: Tensor, Z: Tensor) -> Tensor:
         return reduce(operator.add, [part(X, Z) for part in self.kernels])
@@ -67,7 +75,15 @@ class Sum(Composite):
 
 
 class Product(Composite):
-    """k(x, z) = product of the parts."""
+    """k(x, z) = product of the parts. Written kernel * kernel.
+
+    Parameters
+    ----------
+    *parts : Kernel
+        The parts.
+    active_dims : sequence of int, default=None
+        Columns that the product sees. Those of a part count within them.
+    """
 
     def forward(self, X: Tensor, Z: Tensor) -> Tensor:
         return reduce(operator.mul, [part(X, Z) for part in self.kernels])
@@ -89,7 +105,17 @@ class Product(Composite):
 
 
 class Power(Kernel):
-    """k(x, z) = base(x, z)^exponent for a whole exponent >= 1."""
+    """k(x, z) = base(x, z)^exponent. Written kernel ** exponent.
+
+    Parameters
+    ----------
+    base : Kernel
+        The kernel to raise.
+    exponent : int
+        A whole number, at least 1.
+    active_dims : sequence of int, default=None
+        Columns that the power sees. Those of the base count within them.
+    """
 
     def __init__(self, base: Kernel, exponent: int, *, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)
@@ -118,7 +144,19 @@ class Power(Kernel):
 
 
 class Rescaled(Kernel):
-    """k'(x', z') = y_scale^2 k(x, z) with x = (x' - x_shift) / x_scale, for any kernel."""
+    """k'(x', z') = y_scale^2 k(x, z) with x = (x' - x_shift) / x_scale: any kernel, in other units.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel, which is copied.
+    x_shift : Tensor of shape (n_features,)
+        Added to each column.
+    x_scale : Tensor of shape (n_features,)
+        Factor of each column, not zero.
+    y_scale : float
+        Factor of y.
+    """
 
     x_shift: Tensor
     x_scale: Tensor

@@ -36,7 +36,29 @@ SUPPORTED = (
 
 
 def get(name: str) -> type[Stationary]:
-    """The kernel class with this short name."""
+    """The kernel class with a short name.
+
+    Parameters
+    ----------
+    name : str
+        One of "se", "matern12", "matern32", "matern52" and "rq".
+
+    Returns
+    -------
+    type
+        The class.
+
+    Raises
+    ------
+    InputError
+        If no kernel has this name.
+
+    Examples
+    --------
+    >>> from sparsegp import kernels
+    >>> kernels.get("se").__name__
+    'SquaredExponential'
+    """
     if name not in NAMES:
         raise InputError(f"unknown kernel {name!r}; the names are {', '.join(map(repr, NAMES))}")
     return NAMES[name]
@@ -54,11 +76,28 @@ def as_kernel(spec: object) -> tuple[Kernel, float | None]:
 
 
 def from_sklearn(kernel: object) -> tuple[Kernel, float | None]:
-    """(kernel, noise variance or None): the same covariance, and the WhiteKernel terms of the outermost sum.
+    """A kernel of scikit-learn as a kernel of this package, and its noise variance.
 
-    Bounds "fixed" become requires_grad = False. A term without ConstantKernel starts with variance 1, and it
-    is learned; ConstantKernel(1.0, "fixed") * kernel keeps it at 1. ExpSineSquared on several features
-    becomes a product over features: scikit-learn's own formula is not a covariance there.
+    Bounds "fixed" are kept: the parameter is not learned. A term without a ConstantKernel starts with variance 1,
+    which is learned. ConstantKernel(1.0, "fixed") * kernel keeps it at 1. ExpSineSquared on several columns becomes a
+    product over columns, because scikit-learn's own formula is not a covariance there.
+
+    Parameters
+    ----------
+    kernel : sklearn.gaussian_process.kernels.Kernel
+        The kernel of scikit-learn.
+
+    Returns
+    -------
+    kernel : Kernel
+        The same covariance.
+    noise_var : float or None
+        The sum of the WhiteKernel terms of the outermost sum, or None if there are none.
+
+    Raises
+    ------
+    InputError
+        If a kernel has no equivalent here.
     """
     from sklearn.gaussian_process import kernels as sk
 

@@ -23,9 +23,27 @@ from sparsegp.kernels.radial import squared_exponential
 
 
 class Periodic(Kernel):
-    """k = variance * exp(-2 sum_d sin^2(pi (x_d - z_d) / period_d) / l_d^2).
+    """k = variance * exp(-2 sum_d sin^2(pi (x_d - z_d) / period_d) / l_d^2). Functions repeat after a period.
 
-    `lengthscales` have no unit; `period` = exp(log_period) * units is in the units of x.
+    Parameters
+    ----------
+    variance : float, default=1.0
+        k(x, x), in squared units of y.
+    lengthscales : float or sequence of float, default=1.0
+        Smoothness within a period, without a unit. One number is shared by all columns.
+    period : float or sequence of float, default=1.0
+        Distance after which the function repeats, in units of X.
+    active_dims : sequence of int, default=None
+        Columns that the kernel sees, counted from 0. None is all of them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sparsegp import kernels
+    >>> kernel = kernels.Periodic(period=24.0)
+    >>> noon, next_noon = torch.tensor([[12.0]]), torch.tensor([[36.0]])
+    >>> kernel(noon, next_noon).detach().round(decimals=4).tolist()
+    [[1.0]]
     """
 
     units: Tensor
@@ -100,9 +118,23 @@ class Periodic(Kernel):
 
 
 class Linear(Kernel):
-    """k = sum_d variance_d (x_d - center_d)(z_d - center_d), variance = exp(log_variance) / units^2.
+    """k = sum_d variance_d (x_d - center_d) (z_d - center_d). Functions are planes.
 
-    A single variance is one learned parameter shared by all features. The center is fixed, not learned.
+    Parameters
+    ----------
+    variance : float or sequence of float, default=1.0
+        Prior variance of the slope. One number is one learned parameter, shared by all columns.
+    center : float or sequence of float, default=0.0
+        Where the function is zero, in units of X. It is not learned.
+    active_dims : sequence of int, default=None
+        Columns that the kernel sees, counted from 0. None is all of them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sparsegp import kernels
+    >>> kernels.Linear(variance=2.0)(torch.tensor([[3.0]])).round().tolist()
+    [[18.0]]
     """
 
     units: Tensor
@@ -153,7 +185,22 @@ class Linear(Kernel):
 
 
 class Constant(Kernel):
-    """k = variance, the same for every pair of rows."""
+    """k = variance, the same for every pair of rows. Functions are constants.
+
+    Parameters
+    ----------
+    variance : float, default=1.0
+        k(x, z), in squared units of y.
+    active_dims : sequence of int, default=None
+        Accepted as for other kernels. The covariance does not depend on it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sparsegp import kernels
+    >>> kernels.Constant(4.0)(torch.zeros(1, 3)).round().tolist()
+    [[4.0]]
+    """
 
     def __init__(self, variance: Values = 1.0, *, active_dims: Sequence[int] | None = None) -> None:
         super().__init__(active_dims)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
 NEGLIGIBLE = {torch.float64: 1e-24, torch.float32: 1e-12}
 TILE_ENTRIES = 2**18
 
@@ -157,15 +158,21 @@ def _distance_factors(X: Tensor, Z: Tensor, scales: Tensor, factor: float) -> tu
 
 
 def _left_factor(X: Tensor, center: Tensor, scales: Tensor, factor: float) -> Tensor:
-    A = (X - center).div_(scales)
+    A = _within_reach((X - center).div_(scales))
     norms = A.square().sum(1, keepdim=True).mul_(factor)
     return torch.cat([A, norms, torch.ones_like(norms)], dim=1)
 
 
 def _right_factor(Z: Tensor, center: Tensor, scales: Tensor, factor: float) -> Tensor:
-    B = (Z - center).div_(scales)
+    B = _within_reach((Z - center).div_(scales))
     norms = B.square().sum(1, keepdim=True).mul_(factor)
     return torch.cat([B.mul_(-2.0 * factor), torch.ones_like(norms), norms], dim=1)
+
+
+def _within_reach(rows: Tensor) -> Tensor:
+    """Rows so far away that their squares would overflow are as far as can be: no covariance is NaN."""
+    farthest = FARTHEST[rows.dtype]
+    return rows.clamp_(-farthest, farthest)
 
 
 def _scaled_rows(left: Tensor, right: Tensor, factor: float) -> tuple[Tensor, Tensor]:

@@ -34,12 +34,22 @@ from sparsegp.kernels.radial import (
 
 
 class Stationary(Kernel):
-    """k(x, z) = variance * profile(r^2).
+    """Base of the kernels that depend on the scaled distance r alone: k(x, z) = variance * profile(r^2).
 
-    A single lengthscale is one learned parameter shared by all features; a vector is one for each of them. With
-    `groups`, which have for each (active) feature the number of its group, counted from 0, a vector is one for each
-    group: its features share it. So all pairs of levels of a category in one-hot coordinates have the same covariance.
-    lengthscales = exp(log_lengthscales)[groups] * units; `units` keeps what is shared shared when `rescaled`.
+    The scaled distance is r^2 = sum_d (x_d - z_d)^2 / l_d^2, with lengthscales l_d.
+
+    Parameters
+    ----------
+    variance : float, default=1.0
+        k(x, x), in squared units of y.
+    lengthscales : float or sequence of float, default=1.0
+        Distance over which the function changes, in units of X. One number is shared by all columns. A sequence has
+        one for each column, or for each group.
+    active_dims : sequence of int, default=None
+        Columns that the kernel sees, counted from 0. None is all of them.
+    groups : sequence of int, default=None
+        For each column that the kernel sees, the number of its group, counted from 0. Columns of a group share a
+        lengthscale.
     """
 
     units: Tensor
@@ -110,7 +120,30 @@ class Stationary(Kernel):
 
 
 class SquaredExponential(Stationary):
-    """k = variance * exp(-r^2 / 2)."""
+    """k = variance * exp(-r^2 / 2). Functions are very smooth.
+
+    Parameters
+    ----------
+    variance : float, default=1.0
+        k(x, x), in squared units of y.
+    lengthscales : float or sequence of float, default=1.0
+        Distance over which the function changes, in units of X. One number is shared by all columns. A sequence has
+        one for each column, or for each group.
+    active_dims : sequence of int, default=None
+        Columns that the kernel sees, counted from 0. None is all of them.
+    groups : sequence of int, default=None
+        For each column that the kernel sees, the number of its group, counted from 0. Columns of a group share a
+        lengthscale.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sparsegp import kernels
+    >>> kernel = kernels.SquaredExponential(variance=2.0, lengthscales=[1.0, 10.0])
+    >>> X = torch.zeros(1, 2, dtype=torch.float64)
+    >>> kernel(X).tolist()
+    [[2.0]]
+    """
 
     def forward(self, X: Tensor, Z: Tensor) -> Tensor:
         return squared_exponential(X, Z, self._lengthscales_like(X), self.log_variance.to(X))
@@ -120,7 +153,21 @@ class SquaredExponential(Stationary):
 
 
 class Matern(Stationary):
-    """k = variance * polynomial(s) exp(-s), s proportional to r."""
+    """Base of the Matern kernels: k = variance * polynomial(s) exp(-s), with s proportional to r.
+
+    Parameters
+    ----------
+    variance : float, default=1.0
+        k(x, x), in squared units of y.
+    lengthscales : float or sequence of float, default=1.0
+        Distance over which the function changes, in units of X. One number is shared by all columns. A sequence has
+        one for each column, or for each group.
+    active_dims : sequence of int, default=None
+        Columns that the kernel sees, counted from 0. None is all of them.
+    groups : sequence of int, default=None
+        For each column that the kernel sees, the number of its group, counted from 0. Columns of a group share a
+        lengthscale.
+    """
 
     profile: ClassVar[Profile]
 
@@ -132,25 +179,119 @@ class Matern(Stationary):
 
 
 class Matern12(Matern):
-    """k = variance * exp(-r)."""
+    """k = variance * exp(-r). Functions are continuous but jagged.
+
+    Parameters
+    ----------
+    variance : float, default=1.0
+        k(x, x), in squared units of y.
+    lengthscales : float or sequence of float, default=1.0
+        Distance over which the function changes, in units of X. One number is shared by all columns. A sequence has
+        one for each column, or for each group.
+    active_dims : sequence of int, default=None
+        Columns that the kernel sees, counted from 0. None is all of them.
+    groups : sequence of int, default=None
+        For each column that the kernel sees, the number of its group, counted from 0. Columns of a group share a
+        lengthscale.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sparsegp import kernels
+    >>> kernel = kernels.Matern12(variance=2.0, lengthscales=[1.0, 10.0])
+    >>> X = torch.zeros(1, 2, dtype=torch.float64)
+    >>> kernel(X).tolist()
+    [[2.0]]
+    """
 
     profile = MATERN12
 
 
 class Matern32(Matern):
-    """k = variance * (1 + s) exp(-s), s = sqrt(3) r."""
+    """k = variance * (1 + s) exp(-s), with s = sqrt(3) r. Functions have slopes, but are rough in detail.
+
+    Parameters
+    ----------
+    variance : float, default=1.0
+        k(x, x), in squared units of y.
+    lengthscales : float or sequence of float, default=1.0
+        Distance over which the function changes, in units of X. One number is shared by all columns. A sequence has
+        one for each column, or for each group.
+    active_dims : sequence of int, default=None
+        Columns that the kernel sees, counted from 0. None is all of them.
+    groups : sequence of int, default=None
+        For each column that the kernel sees, the number of its group, counted from 0. Columns of a group share a
+        lengthscale.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sparsegp import kernels
+    >>> kernel = kernels.Matern32(variance=2.0, lengthscales=[1.0, 10.0])
+    >>> X = torch.zeros(1, 2, dtype=torch.float64)
+    >>> kernel(X).tolist()
+    [[2.0]]
+    """
 
     profile = MATERN32
 
 
 class Matern52(Matern):
-    """k = variance * (1 + s + s^2 / 3) exp(-s), s = sqrt(5) r."""
+    """k = variance * (1 + s + s^2 / 3) exp(-s), with s = sqrt(5) r. Functions are smooth.
+
+    Parameters
+    ----------
+    variance : float, default=1.0
+        k(x, x), in squared units of y.
+    lengthscales : float or sequence of float, default=1.0
+        Distance over which the function changes, in units of X. One number is shared by all columns. A sequence has
+        one for each column, or for each group.
+    active_dims : sequence of int, default=None
+        Columns that the kernel sees, counted from 0. None is all of them.
+    groups : sequence of int, default=None
+        For each column that the kernel sees, the number of its group, counted from 0. Columns of a group share a
+        lengthscale.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sparsegp import kernels
+    >>> kernel = kernels.Matern52(variance=2.0, lengthscales=[1.0, 10.0])
+    >>> X = torch.zeros(1, 2, dtype=torch.float64)
+    >>> kernel(X).tolist()
+    [[2.0]]
+    """
 
     profile = MATERN52
 
 
 class RationalQuadratic(Stationary):
-    """k = variance * (1 + r^2 / (2 shape))^(-shape)."""
+    """k = variance * (1 + r^2 / (2 shape))^(-shape). Functions change slowly and quickly at the same time.
+
+    Parameters
+    ----------
+    variance : float, default=1.0
+        k(x, x), in squared units of y.
+    lengthscales : float or sequence of float, default=1.0
+        Distance over which the function changes, in units of X. One number is shared by all columns. A sequence has
+        one for each column, or for each group.
+    shape : float, default=1.0
+        The power with which the covariance decays. Large values approach the squared exponential.
+    active_dims : sequence of int, default=None
+        Columns that the kernel sees, counted from 0. None is all of them.
+    groups : sequence of int, default=None
+        For each column that the kernel sees, the number of its group, counted from 0. Columns of a group share a
+        lengthscale.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sparsegp import kernels
+    >>> kernel = kernels.RationalQuadratic(variance=2.0, lengthscales=[1.0, 10.0])
+    >>> X = torch.zeros(1, 2, dtype=torch.float64)
+    >>> kernel(X).tolist()
+    [[2.0]]
+    """
 
     def __init__(
         self,

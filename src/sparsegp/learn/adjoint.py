@@ -17,6 +17,9 @@ from sparsegp.core.posterior import InducingPosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import repeated_noise
 
+COARSE_FROM = 128
+"""Inducing inputs from which some products are worth single precision, see `SharedAdjoint.coarse`."""
+
 
 class _Pairing(torch.autograd.Function):
     """A scalar whose gradient for `value` is `adjoint`; its own value, <value, adjoint>, is not computed."""
@@ -47,11 +50,14 @@ class SharedAdjoint:
 
     With a trend m, L and B have its coefficients too; a and the columns of the slope are those of the inducing values.
     `direct` says that the slope applies to K itself instead of to W: one product less, where Kuu is well conditioned.
+    `coarse_B` is B^-1 in the precision of products that may be coarse. W and B^-1 are at most 1, whatever the condition
+    of Kuu, and errors of single rows average out. What leads from W to K magnifies them, so it is never coarse.
     """
 
     mean: Tensor
     inverse_L: Tensor
     inverse_B: Tensor
+    coarse_B: Tensor
     weights: Tensor
     slope: Tensor
     direct: bool
@@ -63,17 +69,24 @@ class SharedAdjoint:
         slope = (prior.approx.penalty * eye - q.covariance - torch.outer(q.mean, q.mean)) @ inverse_L
         slope = inverse_L.mT @ slope if direct else slope
         M = prior.n_inducing
-        return cls(q.mean, inverse_L, q.covariance, (inverse_L.mT @ q.mean)[:M], slope[:, :M], direct)
+        coarse = torch.float32 if len(q.mean) >= COARSE_FROM else torch.float64
+        weights = (inverse_L.mT @ q.mean)[:M]
+        return cls(q.mean, inverse_L, q.covariance, q.covariance.to(coarse), weights, slope[:, :M], direct)
+
+    def coarse(self, A: Tensor) -> Tensor:
+        """A in the precision of products that may be coarse."""
+        return A.to(self.coarse_B.dtype) if A.dtype == torch.float64 else A
 
     def to_covariance(self, prior: SparsePrior, W_bar: Tensor) -> Tensor:
-        """bar K_ku of bar W: the trend has no parameters, so its columns lead nowhere."""
+        """bar K_ku of bar W, which may be lost: the trend has no parameters, so its columns lead nowhere."""
         M = prior.n_inducing
-        return prior.of_kernel(W_bar) @ self.inverse_L[:M, :M].to(W_bar.dtype)
+        return linalg.rows_times_lower_(prior.of_kernel(W_bar), self.inverse_L[:M, :M].to(W_bar.dtype))
 
 
 @dataclass(frozen=True)
 class BlockAdjoint:
-    """Adjoints of K_ku, of K_kk (matrix) or its diagonal (vector), of each row's noise, and the sum W^T bar D W."""
+    """Adjoints of K_ku, of K_kk (matrix) or its diagonal (vector), of each row's noise, and the sum of
+    W^T (bar D + c V^-1) W with c of `noise_model.pullback_bound`."""
 
     K_ku: Tensor
     K_kk: Tensor | None
@@ -94,7 +107,8 @@ def _points_without_residual(prior: SparsePrior, shared: SharedAdjoint, block: B
     """SoR, DTC, VFE: one product. The noise adjoint follows from the statistics, see `noise_adjoint`."""
     features = prior.columns(block.X, K) if shared.direct else prior.features(block.X, K)
     scale = block.weights / prior.row_noise(block)
-    K_bar = (features @ shared.slope.to(K.dtype)).addr_(block.y, shared.weights.to(K.dtype)).mul_(scale[:, None])
+    K_bar = linalg.product(features, shared.slope.to(K.dtype))
+    K_bar.addr_(block.y, shared.weights.to(K.dtype)).mul_(scale[:, None])
     return BlockAdjoint(K_bar, -0.5 * prior.approx.penalty * scale if prior.approx.penalty else None, None, None)
 
 
@@ -105,15 +119,17 @@ def _points(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) 
     d = prior.residual_diag(block.X, W)
     v = noise_model.point_variance(prior.approx, d, noise)
     error = block.y - W @ shared.mean.to(W.dtype)
-    WB = W @ shared.inverse_B.to(W.dtype)
-    second = error.square() + linalg.row_dots(W, WB)
+    coarse_W = shared.coarse(W)
+    WB = linalg.product(coarse_W, shared.coarse_B.to(coarse_W.dtype))
+    second = error.square() + linalg.row_dots(coarse_W, WB)
     v_bar = 0.5 * (second / v - 1.0) / v
     d_bar, noise_bar = noise_model.point_pullback(prior.approx, d, noise, v, v_bar)
     d_bar = (weight * d_bar).masked_fill_(d <= 0.0, 0.0)
     scale = weight / v
-    W_bar = WB.mul_(-scale[:, None]).addr_(scale * error, shared.mean.to(W.dtype))
-    W_bar.addcmul_(W, d_bar[:, None], value=-2.0)
-    gram = _weighted_gram(prior.of_kernel(W), d_bar)
+    root = (d_bar + noise_model.pullback_bound(prior.approx) * scale).clamp_min_(0.0).sqrt_()
+    gram = linalg.row_gram((prior.of_kernel(W) * root[:, None]).mT).to(torch.float64)
+    W_bar = W.mul_(-2.0 * d_bar[:, None]).addr_(scale * error, shared.mean.to(W.dtype))
+    W_bar.sub_(WB.mul_(scale.to(WB.dtype)[:, None]))
     return BlockAdjoint(shared.to_covariance(prior, W_bar), d_bar, weight * noise_bar, gram)
 
 
@@ -126,31 +142,36 @@ def _together(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor
         noise_model.block_covariance(prior.approx, D, noise, weight), name="noise covariance of a block"
     ).factor
     V_inv = linalg.inverse_from_cholesky(C)
-    Y = V_inv @ W
-    YB = Y @ shared.inverse_B
+    Y = linalg.product(V_inv, W)
+    coarse_Y = shared.coarse(Y)
+    YB = linalg.product(coarse_Y, shared.coarse_B)
     g = V_inv @ (block.y.to(torch.float64) - W @ shared.mean)
-    V_bar = linalg.symmetric_product(YB, Y).sub_(V_inv).addr_(g, g).mul_(0.5)
+    E = linalg.symmetric_product(YB, coarse_Y)
+    V_bar = torch.sub(E, V_inv).addr_(g, g).mul_(0.5)
     D_bar, noise_bar = noise_model.block_pullback(prior.approx, D, noise, weight, V_inv, V_bar)
     if block.weight is not None:
         d_bar, single_bar = noise_model.repeats_pullback(prior.approx, D, noise, weight)
         D_bar, noise_bar = D_bar + torch.diag(d_bar), noise_bar / weight + single_bar
-    DW = D_bar @ W
-    W_bar = YB.addr_(g, shared.mean, beta=-1.0).sub_(DW, alpha=2.0)
+    DW = linalg.product(D_bar, W)
+    W_bar = torch.addr(-YB.to(torch.float64), g, shared.mean).sub_(DW, alpha=2.0)
     gram = linalg.symmetric_product(prior.of_kernel(W).mT, prior.of_kernel(DW).mT)
     return BlockAdjoint(shared.to_covariance(prior, W_bar), D_bar, noise_bar, gram)
 
 
-def _weighted_gram(W: Tensor, weight: Tensor) -> Tensor:
-    return linalg.symmetric_product(W.mT, (W * weight[:, None]).mT)
+def residual_part(prior: SparsePrior, precision: Tensor, residual_gram: Tensor | None) -> Tensor:
+    """sum W^T bar D W from the sum of `BlockAdjoint` (None: there is no residual, and bar D = -c/noise)."""
+    M = prior.n_inducing
+    part = -noise_model.pullback_bound(prior.approx) * precision[:M, :M]
+    return part if residual_gram is None else part + residual_gram
 
 
 def inducing_adjoint(
     prior: SparsePrior, shared: SharedAdjoint, precision: Tensor, residual_gram: Tensor | None
 ) -> Tensor:
-    """bar Kuu = L^-T [ (I - B^-1 - m m^T)/2 + sum_k W^T bar D_k W ] L^-1."""
+    """bar Kuu = L^-T [ (I - B^-1 - m m^T)/2 + sum_k W^T bar D_k W ] L^-1, the sum from that of `BlockAdjoint`."""
     eye = torch.eye(len(shared.mean), dtype=torch.float64, device=shared.mean.device)
     M = prior.n_inducing
     inner = 0.5 * (eye - shared.inverse_B - torch.outer(shared.mean, shared.mean))[:M, :M]
-    inner = inner - 0.5 * prior.approx.penalty * precision[:M, :M] if residual_gram is None else inner + residual_gram
+    inner = inner + residual_part(prior, precision, residual_gram)
     inverse_L = shared.inverse_L[:M, :M]
     return linalg.symmetric(inverse_L.mT @ inner @ inverse_L)

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsegp import linalg
 from sparsegp.core.block import Block
-from sparsegp.core.dense import ExactPosterior
+from sparsegp.core.dense import ExactPosterior, row_noise
 from sparsegp.core.partition import kernel_metric
+from sparsegp.core.posterior import SMALLEST_VARIANCE
 from sparsegp.kernels import Stationary
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.schedules import OPTIMIZERS
@@ -23,6 +25,9 @@ from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, is_over
 from sparsegp.parallel import Threads
 
 START_FACTORS = (1.0, 0.3, 0.1)
+SEARCHED_ENTRIES = 2**22
+KERNEL_ROWS = 256
+MOST_TOGETHER = 64
 
 
 @dataclass(frozen=True)
@@ -134,23 +139,65 @@ def predicted_by_neighbours(
     Rows with the same inputs are left out with it, as long as others remain: a copy would give the target away.
     """
     metric = kernel_metric(hyper.kernel, block.X.shape[1]).to(block.X)
-    X, noise_var = block.X * metric, hyper.noise_var
+    scaled, k = block.X * metric, min(n_neighbours, len(block) - 1)
+    n_together, K = max(1, KERNEL_ROWS // (k + 1)), None
+    if len(block) ** 2 <= len(judged) * (k + 1) ** 2 * n_together:
+        # few rows are neighbours again and again: all covariances once
+        n_together = MOST_TOGETHER
+        with torch.no_grad():
+            K = hyper.kernel(block.X.to(torch.float64))
+    n_together = max(1, min(SEARCHED_ENTRIES // block.X.numel(), n_together))
 
-    def moments(row: int) -> tuple[float, float]:
-        distance = (X - X[row]).square_().sum(1)
-        apart = int((distance > 0).sum())
-        if apart:
-            distance[distance == 0] = torch.inf
-        else:
-            distance[row] = torch.inf
-        others = distance.topk(min(n_neighbours, apart or len(X) - 1), largest=False).indices
-        posterior = ExactPosterior.build(hyper.kernel, block.take(others), noise_var)
-        mean, var = posterior.marginals(block.X[row : row + 1])
-        return float(mean), float(var + (noise_var if block.noise_var is None else block.noise_var[row]))
+    def moments(rows: Tensor) -> Tensor:
+        distance = (scaled[rows][:, None] - scaled).square_().sum(2)
+        apart = distance.masked_fill(distance == 0.0, torch.inf).topk(k, dim=1, largest=False)
+        found = _predicted_together(block, hyper, rows, apart.indices, K)
+        for i in torch.nonzero(apart.values[:, -1].isinf() | found[:, 1].isnan())[:, 0].tolist():
+            found[i] = _predicted_alone(block, hyper, int(rows[i]), distance[i], k)
+        return found
 
     threads = Threads()
-    found = torch.tensor(threads.map(moments, threads.place(judged.tolist())), dtype=torch.float64)
+    found = torch.cat(threads.map(moments, threads.place(judged.split(n_together))))
     return found[:, 0], found[:, 1]
+
+
+@torch.no_grad()
+def _predicted_together(
+    block: Block, hyper: Hyperparameters, rows: Tensor, others: Tensor, whole: Tensor | None
+) -> Tensor:
+    """[mean, variance] of some rows, each from its own `others`; NaN where a covariance is hard to factor.
+
+    Small systems side by side, with one call for all their factors. Covariances are those of `whole`, the matrix of all
+    rows, or of one call of the kernel, although it computes some between the systems that nobody needs.
+    """
+    n, k = others.shape
+    near, index = block.take(others.reshape(-1)), torch.cat([others, rows[:, None]], dim=1)
+    if whole is None:
+        of_all = hyper.kernel(block.X[index.reshape(-1)].to(torch.float64)).reshape(n, k + 1, n, k + 1)
+        K = of_all.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+    else:
+        K = whole[index[:, :, None], index[:, None, :]]
+    noise = row_noise(near, hyper.noise_var)[0].reshape(n, k)
+    C, is_safe = linalg.cholesky_each(K[:, :k, :k] + torch.diag_embed(noise))
+    given = torch.stack([K[:, :k, k], near.y.to(torch.float64).reshape(n, k)], dim=2)
+    spread, target = linalg.solve_lower(C, given).unbind(2)
+    prior_var = K[:, k, k]
+    var = torch.maximum(prior_var - spread.square().sum(1), SMALLEST_VARIANCE * prior_var)
+    own = hyper.noise_var if block.noise_var is None else block.noise_var[rows]
+    return torch.stack([(spread * target).sum(1), (var + own).where(is_safe, torch.nan)], dim=1)
+
+
+def _predicted_alone(block: Block, hyper: Hyperparameters, row: int, distance: Tensor, k: int) -> Tensor:
+    """[mean, variance] of a row with few others apart from it, or with a covariance that needs jitter."""
+    apart = int((distance > 0).sum())
+    away = distance.masked_fill(distance == 0.0, torch.inf)
+    if not apart:
+        away = distance.clone()
+        away[row] = torch.inf
+    others = away.topk(min(k, apart or len(block) - 1), largest=False).indices
+    mean, var = ExactPosterior.build(hyper.kernel, block.take(others), hyper.noise_var).marginals(block.X[[row]])
+    own = hyper.noise_var if block.noise_var is None else block.noise_var[row]
+    return torch.stack([mean[0], var[0] + own])
 
 
 def neighbourhoods(block: Block, metric: Tensor, count: int, n_rows: int, rng: np.random.Generator) -> list[Block]:

@@ -16,7 +16,7 @@ from sparsegp.errors import FactorizationError
 from sparsegp.kernels import Stationary
 from sparsegp.learn import adam, lbfgs, natural, srgp, stochastic
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
-from sparsegp.learn.objective import CollapsedObjective, Objective
+from sparsegp.learn.objective import CollapsedObjective, Objective, objective_of
 from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, is_over
 
 
@@ -44,6 +44,9 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "srgp": srgp.maximize,
     "ngd": natural.maximize,
 }
+
+SAMPLING = ("srgp", "ngd")
+"""Those that draw rows from the objective."""
 
 WORTHWHILE_EVALUATIONS = 5
 GOOD_START_EVALUATIONS = 20
@@ -142,6 +145,8 @@ BLOCKS = Schedule(
     fewest_iterations=3,
     tolerance=1e-5,
 )
+# A single block is the exact model of few rows: nothing but the evidence of all rows tells what is right for it.
+ONE_BLOCK = replace(BLOCKS, first_iterations=40)
 # Mini-batches see all rows from the start and an iteration is an epoch; very many rows wait until the rest is learned.
 STOCHASTIC = Schedule(
     warm_up_iterations=2,
@@ -168,18 +173,23 @@ class Stage:
 
 @dataclass(frozen=True)
 class Schedules:
-    """Those of approximations by points and by blocks, of mini-batches, and of steps from sampled blocks."""
+    """Those of approximations by points, by blocks and with one block, of mini-batches, and of steps from sampled
+    blocks."""
 
     points: Schedule = POINTS
     blocks: Schedule = BLOCKS
+    one_block: Schedule = ONE_BLOCK
     stochastic: Schedule = STOCHASTIC
     natural_points: Schedule = NATURAL_POINTS
     natural_blocks: Schedule = NATURAL_BLOCKS
 
-    def of(self, approx: Approximation, optimizer: str) -> Schedule:
+    def of(self, approx: Approximation, optimizer: str, n_blocks: int | None = None) -> Schedule:
+        """Of a number of blocks (None: not known yet, many)."""
         if optimizer == "ngd":
             return self.natural_blocks if approx.by_block else self.natural_points
-        return self.blocks if approx.by_block else self.stochastic if optimizer == "srgp" else self.points
+        if approx.by_block:
+            return self.one_block if n_blocks == 1 else self.blocks
+        return self.stochastic if optimizer == "srgp" else self.points
 
 
 class StageKeeper(Protocol):
@@ -211,13 +221,14 @@ def learn(
     """
     schedule = schedule or Schedules().of(approx, optimizer)
     schedule = schedule if deadline is None else schedule.within(deadline)
-    objectives = [CollapsedObjective(part, approx) for part in nested_subsets(rows, approx, schedule, rng)]
+    of_rows = CollapsedObjective if optimizer in SAMPLING else objective_of
+    objectives = [of_rows(part, approx) for part in nested_subsets(rows, approx, schedule, rng)]
     if checkpoint is None or not checkpoint.resumed(hyper):
         if schedule.warm_up_iterations:
             choose_lengthscales(objectives[0], hyper, deadline)
         if approx.by_block:
             few = rows.subset_of_blocks(torch.from_numpy(a_few_blocks(rows.n_blocks)))
-            choose_noise(CollapsedObjective(few, approx), hyper, deadline)
+            choose_noise(objective_of(few, approx), hyper, deadline)
     stages = staged(objectives.__getitem__, [part.n_rows for part in objectives], len(rows), schedule, approx)
     stages = stages if checkpoint is None else checkpoint.watched(stages)
     return climb(stages, hyper, limits, optimizer, schedule.tolerance, on_step, deadline)
@@ -320,9 +331,7 @@ def _value(objective: Valued, hyper: Hyperparameters) -> float:
         return -math.inf
 
 
-def choose_lengthscales(
-    objective: CollapsedObjective, hyper: Hyperparameters, deadline: Deadline | None = None
-) -> None:
+def choose_lengthscales(objective: Valued, hyper: Hyperparameters, deadline: Deadline | None = None) -> None:
     """Start from the multiple of the given lengthscales with the best objective, of those there is time for.
 
     A poor one can end in the optimum that calls everything noise.

@@ -25,7 +25,7 @@ from sparsegp.errors import FactorizationError, InputError
 from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, Draw, blend
 from sparsegp.infer.anytime_run import Clock
 from sparsegp.learn.adam import AdamSteps
-from sparsegp.learn.adjoint import BlockAdjoint, SharedAdjoint
+from sparsegp.learn.adjoint import BlockAdjoint, SharedAdjoint, residual_part
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import inducing_through_kernel, through_kernel
 from sparsegp.learn.trace import LearningResult, LearningStep, StepCallback
@@ -66,10 +66,9 @@ def _inducing_adjoint(
     """
     F, M = together.precision, prior.n_inducing
     grams = [adjoint.residual_gram for adjoint in adjoints if adjoint.residual_gram is not None]
-    # without residual bar D = -rho/(2 noise)
-    residual_gram = torch.stack(grams).sum(0) if grams else -0.5 * prior.approx.penalty * F[:M, :M]
+    residual = residual_part(prior, F, torch.stack(grams).sum(0) if grams else None)
     product = torch.outer(together.shift - F @ q.mean, q.mean) - F @ q.covariance
-    product = product[:M, :M] - 2.0 * residual_gram
+    product = product[:M, :M] - 2.0 * residual
     inner = product.triu(1) + 0.5 * torch.diag(product.diagonal())
     inverse_L = shared.inverse_L[:M, :M]
     return -0.5 * inverse_L.mT @ (inner + inner.mT) @ inverse_L

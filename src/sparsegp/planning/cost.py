@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sparsegp.core import inducing
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import CHUNK_ROWS
+from sparsegp.core.local import CACHE_BYTES
 from sparsegp.fit.affordable import FRACTIONS
 from sparsegp.learn.neighbourhoods import START_FACTORS as SCOUT_FACTORS
 from sparsegp.learn.neighbourhoods import Rounds
@@ -119,7 +120,7 @@ def prediction(model: ModelShape) -> Cost:
         cost = covariance(model, M) + Cost(products=2.0 * M**2, moved=16.0 * M)
         return _narrowed(model, cost) + Cost(calls=PREDICTION_CALLS / CHUNK_ROWS)
     assigned = Cost(products=2.0 * model.n_features * model.n_blocks, moved=16.0 * model.n_blocks)
-    local = Cost(products=4.0 * b * M, solves=2.0 * M**2 + 2.0 * b**2, moved=80.0 * (M + b))
+    local = Cost(products=4.0 * b * M + SYMMETRIC * (2.0 * M**2 + b**2), moved=80.0 * (M + b))
     return covariance(model, M) + covariance(model, b) + assigned + local
 
 
@@ -131,11 +132,22 @@ def prediction_overhead(model: ModelShape, n_rows: int, n_predicted: int) -> Cos
     if not model.approx.is_local:
         return Cost(products=2.0 * M**3, solves=12.0 * M**3)
     visited = min(model.n_blocks, n_predicted)
-    whitened = Cost(products=SYMMETRIC * b * M, solves=M**2 + b**2 / 3, moved=40.0 * (M + b))
+    whitened = Cost(products=(SYMMETRIC + 1.0) * b * M + SYMMETRIC * M**2, solves=2.0 * b**2 / 3, moved=40.0 * (M + b))
     rows = visited * b
     return rows * (covariance(model, M) + covariance(model, b) + whitened) + Cost(
         calls=3.0 * PREDICTION_CALLS * visited
     )
+
+
+def prediction_bytes(model: ModelShape, n_rows: int, cores: int) -> float:
+    """What predictions take besides the model: arrays of a chunk for every thread and, for local models, weights of the
+    mean and the factors of blocks, so many bytes of which are kept."""
+    M, b = model.n_inducing, model.block_rows
+    if not model.approx.is_local:
+        return 8.0 * 3.0 * CHUNK_ROWS * M
+    weights = 8.0 * (n_rows + model.n_blocks * M)
+    factors = 8.0 * n_rows * (M + SYMMETRIC / 2.0 * b)
+    return weights + min(factors, float(CACHE_BYTES)) + 8.0 * cores * CHUNK_ROWS * (3.0 * M + 2.0 * b)
 
 
 def dense_evaluation(model: ModelShape, n_rows: float) -> Cost:

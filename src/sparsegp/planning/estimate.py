@@ -54,7 +54,8 @@ class Estimate:
     """A fit on so many machines. `where` are the rows: in memory, on disk, or in the memory of a cluster.
 
     Seconds are those of preparing (reading, blocks, inducing inputs), of learning, of the pass that gives the model, of
-    messages between machines (within the last two), and of predicting a million rows. Memory is that of one machine.
+    messages between machines (within the last two), and of predicting a million rows. Memory is that of one machine;
+    `prediction_bytes` are what predictions take later, besides the model.
     """
 
     machines: int
@@ -71,6 +72,7 @@ class Estimate:
     communication_seconds: float = 0.0
     rounds: int = 0
     network_bytes: float = 0.0
+    prediction_bytes: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -95,6 +97,7 @@ def in_memory(model: ModelShape, shape: DataShape, machine: Machine) -> Estimate
         passes=1 if shape.file_bytes else 0,
         evaluations=_count(stages),
         disk_bytes=shape.file_bytes,
+        prediction_bytes=cost.prediction_bytes(model, shape.n_rows, machine.cores),
     )
 
 
@@ -122,6 +125,7 @@ def from_disk(model: ModelShape, shape: DataShape, machine: Machine) -> Estimate
         passes=passes,
         evaluations=_count([*early, last]),
         disk_bytes=passes * shape.file_bytes,
+        prediction_bytes=cost.prediction_bytes(model, shape.n_rows, machine.cores),
     )
 
 
@@ -149,6 +153,7 @@ def on_cluster(model: ModelShape, shape: DataShape, machine: Machine, machines: 
         communication_seconds=(n_remote + 0.5) * message,
         rounds=round(2.0 * n_remote) + 1,
         network_bytes=(n_remote + 0.5) * evaluation_bytes(model, machines) + sum(_rows_sent(model, shape)),
+        prediction_bytes=cost.prediction_bytes(model, shape.n_rows, machine.cores),
     )
 
 

@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from sparsegp import parallel
+from sparsegp import memory, parallel
 from sparsegp.core.block import CHUNK_ROWS
 from sparsegp.errors import InputError
 
@@ -21,7 +20,6 @@ INDUCING = 512
 CACHED_ENTRIES = 2**15
 LARGE_ENTRIES = 2**21
 FILE_BYTES = 32 * 2**20
-GROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True)
@@ -83,21 +81,12 @@ def measured() -> Machine:
     """This machine with the threads that torch uses. Measured once in a process; keep `to_dict()` for others."""
     return Machine(
         cores=parallel.available(),
-        memory_bytes=memory_bytes(),
+        memory_bytes=memory.limit_bytes(),
         flops_per_second=2.0 * CHUNK_ROWS * INDUCING**2 * _calls_per_second(_products),
         exps_per_second=CACHED_ENTRIES * _calls_per_second(_exps),
         memory_bytes_per_second=3.0 * 8.0 * LARGE_ENTRIES * _calls_per_second(_sums),
         disk_bytes_per_second=_disk_bytes_per_second(),
     )
-
-
-def memory_bytes() -> float:
-    """Of the machine, or of the group of processes that this one belongs to where that is less."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return float(min(physical, int(GROUP_MEMORY.read_text())))
-    except (OSError, ValueError):
-        return float(physical)
 
 
 def _products() -> Callable[[], object]:

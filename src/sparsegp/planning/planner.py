@@ -91,9 +91,10 @@ class Plan:
             "  prepare": lambda e: duration(e.prepare_seconds),
             "  learn": lambda e: duration(e.learning_seconds),
             "  last pass": lambda e: duration(e.inference_seconds),
-            "  of it messages": lambda e: duration(e.communication_seconds),
+            "  messages in it": lambda e: duration(e.communication_seconds),
             "predict 1,000,000 rows": lambda e: duration(e.prediction_seconds),
             "memory of a machine": lambda e: size(e.memory.total) + ("" if e.fits else " (too much)"),
+            "memory of predictions": lambda e: size(e.prediction_bytes),
             "evaluations": lambda e: f"{e.evaluations:,}",
             "passes over the files": lambda e: f"{e.passes:,}",
             "rounds": lambda e: f"{e.rounds:,}",
@@ -115,18 +116,40 @@ def plan(
     machine: Machine | Mapping[str, float] | None = None,
     **parameters: Any,
 ) -> Plan:
-    """Predict memory, time, passes and traffic of a fit; nothing is fitted.
+    """Predict memory, time, passes and traffic of a fit.
 
-    No file is read beyond its footer, or beyond its first rows where columns are no numbers.
+    Nothing is fitted. No file is read beyond its footer, or beyond its first rows where columns are no numbers.
 
     Parameters
     ----------
-    X : array, table, path of a Parquet or CSV file or folder; or None with `n_rows` and `n_features`.
-    target, features : columns, as for `fit`.
-    estimator : a SparseGPRegressor; or its parameters by name, such as `approximation="pic", n_inducing=256`.
-    machines : number of machines, or several numbers to compare.
-    machine : constants of one machine (`sparsegp.planning.Machine` or the mapping of its fields). Default: this one,
-        measured in about a second the first time.
+    X : array, table or path, default=None
+        The rows, or a Parquet or CSV file or folder. None needs `n_rows` and `n_features`.
+    target : str, default=None
+        The column of y, as in `fit`.
+    features : sequence of str, default=None
+        Columns to predict from. None takes all others.
+    n_rows : int, default=None
+        Number of rows, where X does not tell.
+    n_features : int, default=None
+        Number of columns, where X does not tell.
+    estimator : SparseGPRegressor, default=None
+        The estimator to plan for. Instead, its parameters can be given by name.
+    machines : int or sequence of int, default=1
+        Number of machines, or several numbers to compare.
+    machine : Machine or mapping, default=None
+        Constants of one machine. None measures this one, in about a second the first time.
+    **parameters
+        Parameters of a SparseGPRegressor, such as `approximation="pic"`.
+
+    Returns
+    -------
+    Plan
+        The costs. Its text is a table with warnings.
+
+    Raises
+    ------
+    InputError
+        If the shape of the data is not known, or a parameter cannot be used.
     """
     wanted = checked_estimator(estimator, parameters)
     asked = Asked.of(wanted.categorical, wanted.columns)

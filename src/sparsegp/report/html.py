@@ -6,6 +6,7 @@ from html import escape
 
 from sparsegp.estimators.diagnosis import Finding
 from sparsegp.report.pictures import Picture
+from sparsegp.report.verdict import Verdict
 
 STYLE = """
 :root { --back: #f6f7f9; --card: #ffffff; --text: #1c2128; --soft: #59636e; --line: #d9dee4; --accent: #2563c4;
@@ -24,6 +25,9 @@ header p, figcaption, footer { color: var(--soft); }
 header p { margin: .4rem 0 1.2rem; overflow-wrap: anywhere; }
 figcaption, footer { font-size: .88rem; }
 footer { margin-top: 2.5rem; }
+.verdict { margin: 0 0 1.2rem; border-left: .3rem solid var(--accent); padding: .1rem 0 .1rem 1rem; }
+.verdict p { margin: .2rem 0; max-width: 60rem; }
+.verdict .headline { font-size: 1.25rem; font-weight: 600; line-height: 1.35; }
 .tiles { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); }
 .tile, figure, .findings li, .wide { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; }
 .tile { padding: .8rem 1rem; display: flex; flex-direction: column; }
@@ -39,8 +43,9 @@ footer { margin-top: 2.5rem; }
 .notice .severity { color: var(--note); background: var(--note-back); }
 .try { color: var(--soft); }
 .fine { color: var(--fine); font-weight: 600; }
-.pictures { columns: 26rem 2; column-gap: 1rem; }
-figure { margin: 0 0 1rem; padding: 1rem; break-inside: avoid; }
+.pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr));
+  align-items: start; margin-bottom: 1rem; }
+figure { margin: 0; padding: 1rem; }
 figure svg { display: block; width: 100%; height: auto; max-width: 36rem; margin: 0 auto .4rem; color: var(--text); }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
@@ -70,10 +75,14 @@ class Page:
 
     title: str
     subtitle: str
+    verdict: Verdict
     tiles: Sequence[Tile]
     findings: Sequence[Finding]
+    effects: Sequence[Picture]
+    unknowns: Sequence[str]
     pictures: Sequence[Picture]
     coverage: str
+    coverage_pictures: Sequence[Picture]
     parts: Sequence[Sequence[str]]
     assumptions: Sequence[str]
     parameters: Sequence[Sequence[str]]
@@ -87,10 +96,13 @@ class Page:
         body = "".join(
             [
                 f"<header><h1>{escape(self.title)}</h1><p>{escape(self.subtitle)}</p></header>",
+                _verdict(self.verdict),
                 f'<div class="tiles">{"".join(map(_tile, self.tiles))}</div>',
+                _section("What matters", _figures(self.effects)) if self.effects else "",
+                _section("Where the intervals hold", _coverage(self.coverage, self.coverage_pictures, self.parts)),
+                _section("What the model does not know", _bullets(self.unknowns)),
                 _section("Warnings and findings", _findings(self.findings)),
-                _section("Pictures", f'<div class="pictures">{"".join(map(_figure, self.pictures))}</div>'),
-                _section("Where the intervals hold", _coverage(self.coverage, self.parts)),
+                _section("More pictures", _figures(self.pictures)),
                 _section("What the model assumes", _bullets(self.assumptions)),
                 _section("What it learned", _table(("", "value", "meaning"), self.parameters) + kernel),
                 _section("The rows", _table(COLUMN_HEADINGS, self.columns)),
@@ -112,6 +124,15 @@ COLUMN_HEADINGS = ("column", "smallest", "median", "largest", "mean", "std", "di
 
 def _section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{content}</section>"
+
+
+def _verdict(verdict: Verdict) -> str:
+    rest = f"{verdict.accuracy} {verdict.honesty}"
+    return f'<div class="verdict"><p class="headline">{escape(verdict.headline)}</p><p>{escape(rest)}</p></div>'
+
+
+def _figures(pictures: Sequence[Picture]) -> str:
+    return f'<div class="pictures">{"".join(map(_figure, pictures))}</div>'
 
 
 def _tile(tile: Tile) -> str:
@@ -142,8 +163,8 @@ def _figure(picture: Picture) -> str:
     return f"<figure><h3>{title}</h3>{svg}<figcaption>{caption}</figcaption></figure>"
 
 
-def _coverage(sentence: str, parts: Sequence[Sequence[str]]) -> str:
-    said = f"<p>{escape(sentence)}</p>"
+def _coverage(sentence: str, pictures: Sequence[Picture], parts: Sequence[Sequence[str]]) -> str:
+    said = f"<p>{escape(sentence)}</p>{_figures(pictures) if pictures else ''}"
     if not parts:
         return said
     return f"{said}<details><summary>All parts</summary>{_table(PART_HEADINGS, parts)}</details>"

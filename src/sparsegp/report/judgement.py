@@ -17,14 +17,20 @@ from sparsegp.estimators.diagnosis import (
     column_names,
     diagnose,
     scaling_of,
+    share_far,
     without_names,
 )
-from sparsegp.estimators.segments import Segments
+from sparsegp.estimators.given_rows import GivenRows
+from sparsegp.estimators.importance import Importance
+from sparsegp.estimators.segments import Honesty, Segments
+from sparsegp.report.baselines import Baselines
 from sparsegp.report.scores import scores
+from sparsegp.report.verdict import Verdict, unknowns
 
 FEWEST_ROWS = 20
 FAR, VERY_FAR = 0.5, 1.5
 MOST_NAMES = 5
+MOST_PARTS = 3
 LEANS = 0.25
 
 
@@ -32,32 +38,63 @@ LEANS = 0.25
 class Judgement:
     """How a model stands up to rows with known targets: scores by name, and what stood out, warnings first.
 
-    `segments` is the coverage by parts of the rows, `targets` tells how often targets repeat.
+    `verdict` says in two sentences how good and how honest the model is, `baselines` what the mean and a straight line
+    achieve. `importance` tells which columns matter, `unknowns` what the model does not know. `segments` is the
+    coverage by parts of the rows, `targets` tells how often targets repeat.
     """
 
     scores: dict[str, float]
     findings: list[Finding]
     segments: Segments
     targets: metrics.TargetValues
+    baselines: Baselines
+    verdict: Verdict
+    importance: Importance | None
+    unknowns: list[str]
 
 
 def judge(model: Any, X: Any, y: Any) -> Judgement:
-    """Scores, the findings of `diagnose`, and whether the rows have drifted away from the training rows."""
-    model, rows, target = checked_rows(model, X, y)
+    """Scores, the findings of `diagnose`, what matters, and whether the rows have moved since the fit.
+
+    Parameters
+    ----------
+    model : a fitted estimator
+    X, y : rows with known targets, best rows that the model has not seen
+
+    Returns
+    -------
+    Judgement
+    """
+    given = GivenRows.of(X, column_names(model))
+    seen, rows, target = checked_rows(model, X, y)
     with without_names():
-        own = scores(model, rows, target)
-        diagnosis = diagnose(model, rows, target)
-        # scores have refused a model without intervals
-        assert diagnosis.segments is not None
-        found = sorted([*diagnosis, *_drift(model, rows, target)], key=lambda finding: finding.severity != WARNING)
-        return Judgement(own, found, diagnosis.segments, metrics.TargetValues.of(target))
+        own = scores(seen, rows, target)
+        diagnosis = diagnose(seen, rows, target)
+        forecast = seen.forecast(rows)
+    # scores have refused a model without intervals
+    segments = diagnosis.segments
+    assert segments is not None
+    found = sorted([*diagnosis, *_drift(seen, rows, target)], key=lambda finding: finding.severity != WARNING)
+    baselines = Baselines.of(given, target)
+    importance = Importance.of(model, X, y) if len(target) > 1 else None
+    return Judgement(
+        own,
+        found,
+        segments,
+        metrics.TargetValues.of(target),
+        baselines,
+        Verdict.of(own["rmse"], len(target), baselines, Honesty.of(forecast, target), segments),
+        importance,
+        unknowns(given, forecast, importance.sure[:MOST_PARTS] if importance else [], share_far(seen, rows, forecast)),
+    )
 
 
 def _drift(model: Any, X: Array, y: Array) -> Iterator[Finding]:
     """Findings about checked rows; few rows say nothing."""
     if len(y) >= FEWEST_ROWS:
-        yield from _moved_columns(model, X)
-        yield from _leaning_errors(model, X, y)
+        with without_names():
+            yield from _moved_columns(model, X)
+            yield from _leaning_errors(model, X, y)
 
 
 def _moved_columns(model: Any, X: Array) -> Iterator[Finding]:

@@ -10,11 +10,12 @@ import numpy as np
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
 from sparsegp.estimators.diagnosis import checked_rows, column_names, without_names
+from sparsegp.estimators.importance import Importance
 from sparsegp.estimators.segments import Segment, Segments
 from sparsegp.report import text
 from sparsegp.report.html import Page, Tile
 from sparsegp.report.judgement import Judgement, judge
-from sparsegp.report.pictures import pictures
+from sparsegp.report.pictures import coverage, pictures, what_matters
 from sparsegp.whole_file import destination, replacing
 
 MOST_COLUMNS = 100
@@ -40,42 +41,62 @@ def write(
     matplotlib_module()
     seen, rows, target = checked_rows(model, X, y)
     found = judgement or judge(model, X, y)
-    with without_names():
-        page = _page(seen, rows, target, found, title, target_name)
+    page = _page(model, seen, X, rows, target, found, title, target_name)
     with replacing(path) as out:
         out.write(page.html().encode())
     return Path(path)
 
 
-def _page(model: Any, X: Array, y: Array, judgement: Judgement, title: str, target_name: str) -> Page:
-    seconds = model.info_.get("seconds")
+def _page(
+    model: Any, seen: Any, given: Any, X: Array, y: Array, judgement: Judgement, title: str, target_name: str
+) -> Page:
+    """`seen` is the model of the numbers X that the given columns become."""
+    seconds, importance = model.info_.get("seconds"), judgement.importance
     fitted = "" if seconds is None else f", fitted in {seconds:.3g} s"
+    with without_names():
+        effects = list(what_matters(model, given, y, target_name, importance))
+        others = list(pictures(seen, X, y, target_name, _in_order(seen, X, importance)))
     return Page(
         title=title,
         subtitle=f"{type(model).__name__} for {target_name}: {model.n_samples_seen_:,} training rows{fitted}; "
-        f"judged by {len(y):,} rows with {X.shape[1]} columns",
-        tiles=_tiles(judgement.scores, float(y.std()), judgement.targets.is_discrete),
+        f"judged by {len(y):,} rows with {model.n_features_in_} columns",
+        verdict=judgement.verdict,
+        tiles=_tiles(judgement, float(y.std())),
         findings=judgement.findings,
-        pictures=list(pictures(model, X, y, target_name, judgement.segments)),
+        effects=effects,
+        unknowns=judgement.unknowns,
+        pictures=others,
         coverage=text.worst_part(judgement.segments),
+        coverage_pictures=coverage(judgement.segments),
         parts=_parts(judgement.segments),
         assumptions=text.assumptions(model),
-        parameters=text.parameters(model, X, target_name),
+        parameters=text.parameters(seen, X, target_name),
         kernel=repr(model.kernel_),
-        columns=_columns(X, y, column_names(model), target_name),
+        columns=_columns(X, y, column_names(seen), target_name),
         footer=f"Written by sparsegp {version('sparsegp')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
     )
 
 
-def _tiles(found: dict[str, float], y_std: float, is_discrete: bool) -> list[Tile]:
+def _in_order(model: Any, X: Array, importance: Importance | None) -> list[int]:
+    """Columns of the matrix that vary, the one that matters most first."""
+    known = importance is not None and len(importance.names) == X.shape[1]
+    order = importance.order if importance is not None and known else range(X.shape[1])
+    is_number = model.fitted_.columns.layout.standardized
+    return [d for d in order if np.ptp(X[:, d]) > 0.0 and is_number[d]]
+
+
+def _tiles(judgement: Judgement, y_std: float) -> list[Tile]:
+    found, line = judgement.scores, judgement.baselines.line_rmse
+    is_discrete = judgement.targets.is_discrete
     surprise = "says little: many targets are equal; see CRPS" if is_discrete else "surprise per row; lower is better"
+    straight = "" if line is None else f"; a straight line: {line:.4g}"
     return [
-        Tile("RMSE", f"{found['rmse']:.4g}", f"typical error; guessing the mean: {y_std:.4g}"),
+        Tile("RMSE", f"{found['rmse']:.4g}", f"typical error; guessing the mean: {y_std:.4g}{straight}"),
         Tile("R²", f"{found['r2']:.3f}", "share of the variance explained"),
-        Tile("NLPD", f"{found['nlpd']:.4g}", surprise),
-        Tile("CRPS", f"{found['crps']:.4g}", "error of the whole forecast, in units of the target"),
         Tile("95 % coverage", f"{found['coverage_95']:.1%}", "of the rows are inside their 95 % interval"),
         Tile("95 % width", f"{found['width_95']:.4g}", "mean width of the 95 % interval"),
+        Tile("CRPS", f"{found['crps']:.4g}", "error of the whole forecast, in units of the target"),
+        Tile("NLPD", f"{found['nlpd']:.4g}", surprise),
     ]
 
 

@@ -11,13 +11,15 @@ import numpy as np
 from sparsegp import display
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
-from sparsegp.display.relevance import column_lengthscales
 from sparsegp.estimators.diagnosis import column_names, has_blocks, inducing_of
+from sparsegp.estimators.given_rows import GivenRows, known
+from sparsegp.estimators.importance import Effect, Importance
 from sparsegp.estimators.segments import Segments
 
 INK = "#010203"
 WIDTH, HEIGHT = 5.2, 3.4
-MOST_SLICES = 3
+MOST_EFFECTS = 3
+MOVES_WITH = 0.9
 STYLE = {
     **{f"{part}.color": INK for part in ("text", "xtick", "ytick")},
     "axes.labelcolor": INK,
@@ -41,16 +43,85 @@ class Picture:
     svg: str
 
 
-def pictures(model: Any, X: Array, y: Array, target_name: str, segments: Segments) -> Iterator[Picture]:
-    """All pictures that make sense for the model; X and y are checked rows, `segments` the coverage of their parts."""
-    order = _by_relevance(model, X)
-    for column in order[:MOST_SLICES]:
-        yield _slice(model, X, y, column, target_name)
-    if len(order) > 1:
+def what_matters(model: Any, X: Any, y: Array, target_name: str, importance: Importance | None) -> Iterator[Picture]:
+    """The importance of the columns, and the effects of the first of them; rows are as they were given."""
+    if importance is None or len(importance.names) < 2:
+        return
+    yield _picture(
+        "Importance of the columns",
+        "How much the typical error (RMSE) grows when the values of a column are shuffled among the rows, so that they "
+        "say nothing. Lines are 95 % intervals: a column whose line reaches zero may not matter.",
+        lambda ax: display.ImportanceDisplay(importance).plot(ax),
+        height=_height_for(len(importance.names)),
+    )
+    rows = GivenRows.of(X, importance.names)
+    for column in importance.sure[:MOST_EFFECTS]:
+        yield _effect(Effect.of(model, X, column), target_name, _companions(rows, column))
+
+
+def _companions(rows: GivenRows, column: int) -> str:
+    """A sentence about columns that rise and fall with this one, so that no row moves along one of them alone."""
+    own, found = rows.column(column), []
+    for other, name in enumerate(rows.names):
+        values = rows.column(other)
+        if other != column and own.dtype.kind in "iuf" and values.dtype.kind in "iuf":
+            both = known(own) & known(values)
+            a, b = own[both], values[both]
+            if len(a) > 1 and np.ptp(a) > 0 and np.ptp(b) > 0 and abs(np.corrcoef(a, b)[0, 1]) > MOVES_WITH:
+                found.append(name)
+    if not found:
+        return ""
+    return f" It goes up and down with {', '.join(found[:3])}: their effects belong together, and one may undo another."
+
+
+def _effect(effect: Effect, target_name: str, companions: str) -> Picture:
+    def draw(ax: Any) -> None:
+        shown = display.EffectDisplay(effect).plot(ax)
+        (shown.ax_.set_xlabel if effect.has_levels else shown.ax_.set_ylabel)(
+            f"average {target_name}", parse_math=False
+        )
+
+    each = "Intervals are" if effect.has_levels else "The band is"
+    levels = " In brackets, the share of the rows with this value." if effect.has_levels else ""
+    return _picture(
+        f"Effect of {effect.name}",
+        f"The average prediction of {target_name} if all rows had this value of {effect.name} and kept their other "
+        f"columns. {each} 95 % of what the model does not know of that average.{levels}{companions}",
+        draw,
+        height=_height_for(len(effect.values)) if effect.has_levels else HEIGHT,
+    )
+
+
+def _height_for(n_lines: int) -> float:
+    """Inches for a picture with a line for each of so many things."""
+    return min(max(HEIGHT, 0.9 + 0.24 * n_lines), 6.0)
+
+
+def coverage(segments: Segments) -> list[Picture]:
+    """Where the intervals hold, if there are parts to look at."""
+    if not segments.parts:
+        return []
+    return [
+        _picture(
+            "Coverage by parts of the rows",
+            "Each point is a part of the rows: a value or a tenth of a column, of the forecast or of its std, in order "
+            "from top to bottom. Orange squares hold more or fewer rows than chance allows.",
+            lambda ax: display.CoverageDisplay(segments).plot(ax),
+            height=_height_for(min(len(segments.by_quantity), 20)),
+        )
+    ]
+
+
+def pictures(model: Any, X: Array, y: Array, target_name: str, columns: list[int]) -> Iterator[Picture]:
+    """All other pictures that make sense for the model. X and y are checked rows, and `columns` those that vary, the
+    one that matters most first."""
+    if X.shape[1] == 1:
+        yield _slice(model, X, y, 0, target_name)
+    elif len(columns) > 1:
         yield _picture(
-            "Map of the two most relevant columns",
+            "Map of the two columns that matter most",
             _map_caption(model, X.shape[1]),
-            lambda ax: display.MapDisplay.from_estimator(model, X, y, features=(order[0], order[1]), ax=ax),
+            lambda ax: display.MapDisplay.from_estimator(model, X, y, features=(columns[0], columns[1]), ax=ax),
             n_panels=2,
         )
     yield _picture(
@@ -60,25 +131,12 @@ def pictures(model: Any, X: Array, y: Array, target_name: str, segments: Segment
         lambda ax: display.CalibrationDisplay.from_estimator(model, X, y, ax=ax),
         n_panels=2,
     )
-    if segments.parts:
-        yield _picture(
-            "Where the intervals hold",
-            "Each point is a part of the rows: a value or a tenth of a column, of the forecast or of its std, in order "
-            "from top to bottom. Orange squares hold more or fewer rows than chance allows.",
-            lambda ax: display.CoverageDisplay(segments).plot(ax),
-        )
     yield _picture(
         "Errors",
         "Each point is a row: its error in units of the predicted standard deviation. There should be no pattern, and "
         "19 of 20 rows between the dashed lines.",
         lambda ax: display.ResidualsDisplay.from_estimator(model, X, y, ax=ax),
     )
-    if len(order) > 1 and np.isfinite(column_lengthscales(model.kernel_, X.shape[1])).any():
-        yield _picture(
-            "Relevance of the columns",
-            "How much the function changes within one standard deviation of a column; near zero it does not matter.",
-            lambda ax: display.RelevanceDisplay.from_estimator(model, X, y, ax=ax),
-        )
     if any(stage.n_rows for stage in model.info_.get("stages", [])):
         yield _picture(
             "Learning",
@@ -92,9 +150,8 @@ def _slice(model: Any, X: Array, y: Array, column: int, target_name: str) -> Pic
         shown = display.PredictionDisplay.from_estimator(model, X, y, feature=column, ax=ax)
         shown.ax_.set_ylabel(target_name, parse_math=False)
 
-    others = " The other columns are at their medians." if X.shape[1] > 1 else ""
     name = column_names(model)[column]
-    return _picture(f"Prediction along {name}", f"Mean and 95 % interval of {target_name}.{others}", draw)
+    return _picture(f"Prediction along {name}", f"Mean and 95 % interval of {target_name}.", draw)
 
 
 def _map_caption(model: Any, n_columns: int) -> str:
@@ -104,18 +161,12 @@ def _map_caption(model: Any, n_columns: int) -> str:
     return f"Mean and standard deviation of the prediction.{others}{crosses}{edges}"
 
 
-def _by_relevance(model: Any, X: Array) -> list[int]:
-    """Columns that vary, the most relevant first; in their own order where the kernel has no lengthscales."""
-    relevance = X.std(axis=0) / column_lengthscales(model.kernel_, X.shape[1])
-    is_number = model.fitted_.columns.layout.standardized
-    order = [int(d) for d in np.argsort(-relevance, kind="stable") if np.ptp(X[:, d]) > 0 and is_number[d]]
-    return order or [0]
-
-
-def _picture(title: str, caption: str, draw: Callable[[Any], Any], n_panels: int = 1) -> Picture:
+def _picture(
+    title: str, caption: str, draw: Callable[[Any], Any], n_panels: int = 1, height: float = HEIGHT
+) -> Picture:
     matplotlib, figures = matplotlib_module("pyplot").matplotlib, matplotlib_module("figure")
     with matplotlib.rc_context(STYLE):
-        figure = figures.Figure(figsize=(WIDTH, HEIGHT * (1.75 if n_panels > 1 else 1.0)), layout="constrained")
+        figure = figures.Figure(figsize=(WIDTH, height * (1.75 if n_panels > 1 else 1.0)), layout="constrained")
         axes = figure.subplots(n_panels, 1, squeeze=False)[:, 0]
         draw(list(axes) if n_panels > 1 else axes[0])
         text = io.StringIO()

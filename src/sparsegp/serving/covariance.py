@@ -13,6 +13,9 @@ Array = NDArray[np.float64]
 Value = TypeVar("Value")
 
 ROOT_3, ROOT_5 = 3.0**0.5, 5.0**0.5
+EARTH_RADIUS = 6371.0088
+FARTHEST_SQ = 120.0
+FARTHEST = 1e100  # squares do not overflow
 
 
 class _Values(NamedTuple):
@@ -39,7 +42,7 @@ def diagonal(kernel: Kernel, X: Array) -> Array:
 
 def _matrix(kernel: Kernel, number: int, X: Array, Z: Array) -> Array:
     node = kernel.nodes[number]
-    X, Z = _active(node, X), _active(node, Z)
+    X, Z = seen(node, X), seen(node, Z)
     if node.kind in _LEAVES:
         return _LEAVES[node.kind].matrix(node, X, Z)
     return _COMBINED[node.kind](node, [_matrix(kernel, part, X, Z) for part in _parts(node, number)])
@@ -47,25 +50,30 @@ def _matrix(kernel: Kernel, number: int, X: Array, Z: Array) -> Array:
 
 def _diagonal(kernel: Kernel, number: int, X: Array) -> Array:
     node = kernel.nodes[number]
-    X = _active(node, X)
+    X = seen(node, X)
     if node.kind in _LEAVES:
         return _LEAVES[node.kind].diagonal(node, X)
     return _COMBINED[node.kind](node, [_diagonal(kernel, part, X) for part in _parts(node, number)])
 
 
-def _active(node: KernelNode, X: Array) -> Array:
-    return X if node.active_columns is None else X[:, node.active_columns]
+def seen(node: KernelNode, X: Array) -> Array:
+    """The columns that a kernel sees, in its own units."""
+    own = X if node.active_columns is None else X[:, node.active_columns]
+    if node.kind != "rescaled":
+        return own
+    units: Array = (own - present(node.input_shift)) / present(node.input_scale)
+    return units
 
 
 def _parts(node: KernelNode, number: int) -> list[int]:
     """The numbers of its parts, which come before it: so there is no way round in circles."""
-    parts = _present(node.parts)
+    parts = present(node.parts)
     if not parts or not all(0 <= part < number for part in parts):
         raise ValueError(f"a kernel is made of nodes {parts}, which must come before it")
     return parts
 
 
-def _present(value: Value | None) -> Value:
+def present(value: Value | None) -> Value:
     if value is None:
         raise ValueError("a kernel lacks a value of its kind")
     return value
@@ -73,12 +81,17 @@ def _present(value: Value | None) -> Value:
 
 def _exp(log_value: Array | None) -> Array:
     """A positive parameter, which is stored as its logarithm."""
-    value: Array = np.exp(_present(log_value))
+    value: Array = np.exp(present(log_value))
     return value
 
 
 def _squared_distances(A: Array, B: Array) -> Array:
-    squares: Array = np.square(A).sum(1)[:, None] + np.square(B).sum(1) - 2.0 * A @ B.T
+    """|a_i - b_j|^2 from one product of [a, |a|^2, 1] and [-2 b, 1, |b|^2]."""
+    A, B = (np.clip(rows, -FARTHEST, FARTHEST) for rows in (A, B))
+    one_a, one_b = np.ones((len(A), 1)), np.ones((len(B), 1))
+    left = np.hstack([A, np.square(A).sum(1, keepdims=True), one_a])
+    right = np.hstack([-2.0 * B, one_b, np.square(B).sum(1, keepdims=True)])
+    squares: Array = left @ right.T
     return np.maximum(squares, 0.0, out=squares)
 
 
@@ -91,33 +104,44 @@ def _stationary(profile: Callable[[KernelNode, Array], Array]) -> _Values:
 
     def evaluate(node: KernelNode, X: Array, Z: Array) -> Array:
         learned, center = _exp(node.log_lengthscales), Z.mean(0)
-        scale = (learned if node.groups is None else learned[node.groups]) * _present(node.units)
+        scale = (learned if node.groups is None else learned[node.groups]) * present(node.units)
         squares = _squared_distances((X - center) / scale, (Z - center) / scale)
-        return _exp(node.log_variance) * profile(node, squares)
+        K = profile(node, squares)
+        K *= _exp(node.log_variance)
+        return K
 
     return _Values(evaluate, _constant_diagonal)
 
 
 def _squared_exponential(_: KernelNode, squares: Array) -> Array:
-    out: Array = np.exp(-0.5 * squares)
-    return out
+    """In place. What is below 1e-26 stays there: products of smaller numbers are slow."""
+    np.minimum(squares, FARTHEST_SQ, out=squares)
+    squares *= -0.5
+    return np.exp(squares, out=squares)
 
 
 def _matern12(_: KernelNode, squares: Array) -> Array:
-    out: Array = np.exp(-np.sqrt(squares))
-    return out
+    np.sqrt(squares, out=squares)
+    return np.exp(np.negative(squares, out=squares), out=squares)
 
 
 def _matern32(_: KernelNode, squares: Array) -> Array:
-    r = ROOT_3 * np.sqrt(squares)
-    out: Array = (1.0 + r) * np.exp(-r)
-    return out
+    np.sqrt(squares, out=squares)
+    squares *= -ROOT_3
+    decay = np.exp(squares)
+    np.subtract(1.0, squares, out=squares)
+    squares *= decay
+    return squares
 
 
 def _matern52(_: KernelNode, squares: Array) -> Array:
-    r = ROOT_5 * np.sqrt(squares)
-    out: Array = (1.0 + r + r * r / 3.0) * np.exp(-r)
-    return out
+    r = np.sqrt(squares)
+    r *= -ROOT_5
+    squares *= 5.0 / 3.0
+    squares -= r
+    squares += 1.0
+    squares *= np.exp(r, out=r)
+    return squares
 
 
 def _rational_quadratic(node: KernelNode, squares: Array) -> Array:
@@ -134,32 +158,51 @@ def _periodic(node: KernelNode, X: Array, Z: Array) -> Array:
 
 def _circle(node: KernelNode, X: Array) -> Array:
     """Points whose squared distance is 4 sum_d sin^2(pi (x_d - z_d) / period_d) / l_d^2."""
-    angle = X * (2.0 * np.pi / (_exp(node.log_period) * _present(node.units)))
+    angle = X * (2.0 * np.pi / (_exp(node.log_period) * present(node.units)))
     lengthscales = _exp(node.log_lengthscales)
     return np.concatenate([np.cos(angle) / lengthscales, np.sin(angle) / lengthscales], axis=1)
 
 
 def _linear(node: KernelNode, X: Array, Z: Array) -> Array:
-    center: Array = _present(node.center)
+    center: Array = present(node.center)
     return (X - center) * _slope_variance(node) @ (Z - center).T
 
 
 def _linear_diagonal(node: KernelNode, X: Array) -> Array:
-    out: Array = (np.square(X - _present(node.center)) * _slope_variance(node)).sum(1)
+    out: Array = (np.square(X - present(node.center)) * _slope_variance(node)).sum(1)
     return out
 
 
 def _slope_variance(node: KernelNode) -> Array:
-    out: Array = _exp(node.log_variance) / np.square(_present(node.units))
+    out: Array = _exp(node.log_variance) / np.square(present(node.units))
     return out
 
 
 def _power(node: KernelNode, parts: list[Array]) -> Array:
     (base,) = parts
-    out: Array = base ** _present(node.exponent)
+    out: Array = base ** present(node.exponent)
     return out
 
 
+def _great_circle(node: KernelNode, X: Array, Z: Array) -> Array:
+    scale = EARTH_RADIUS / _exp(node.log_lengthscales)
+    squares = _squared_distances(scale * places(X), scale * places(Z))
+    return _exp(node.log_variance) * _PROFILES[present(node.profile)](node, squares)
+
+
+def places(X: Array) -> Array:
+    """Points on a ball of radius 1, of longitudes and latitudes in degrees."""
+    longitude, latitude = np.deg2rad(X).T
+    flat = np.cos(latitude)
+    return np.column_stack([flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)])
+
+
+_PROFILES: Mapping[str, Callable[[KernelNode, Array], Array]] = {
+    "squared_exponential": _squared_exponential,
+    "matern12": _matern12,
+    "matern32": _matern32,
+    "matern52": _matern52,
+}
 _LEAVES: Mapping[str, _Values] = {
     "squared_exponential": _stationary(_squared_exponential),
     "matern12": _stationary(_matern12),
@@ -167,6 +210,7 @@ _LEAVES: Mapping[str, _Values] = {
     "matern52": _stationary(_matern52),
     "rational_quadratic": _stationary(_rational_quadratic),
     "periodic": _Values(_periodic, _constant_diagonal),
+    "great_circle": _Values(_great_circle, _constant_diagonal),
     "linear": _Values(_linear, _linear_diagonal),
     "constant": _Values(lambda node, X, Z: np.full((len(X), len(Z)), _exp(node.log_variance)), _constant_diagonal),
 }
@@ -174,4 +218,5 @@ _COMBINED: Mapping[str, Callable[[KernelNode, list[Array]], Array]] = {
     "sum": lambda node, parts: reduce(np.add, parts),
     "product": lambda node, parts: reduce(np.multiply, parts),
     "power": _power,
+    "rescaled": lambda node, parts: present(node.output_scale) ** 2 * parts[0],
 }

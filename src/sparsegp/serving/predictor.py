@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegp import memory
 from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
 from sparsegp.data.encoding import Encoding
@@ -14,51 +15,79 @@ from sparsegp.data.inputs import InputColumns
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files import calibration_parts, model_file
 from sparsegp.files.column_codes import restore_encoding
-from sparsegp.files.schema import INDUCING, SPARSE, Kernel, Model, Scaling, Trend
-from sparsegp.serving import covariance
+from sparsegp.files.schema import SPARSE, Kernel, Model, Scaling
+from sparsegp.serving import covariance, posteriors
 from sparsegp.serving.covariance import Array
-
-ROWS_AT_ONCE = 8192
-SMALLEST_VARIANCE = 1e-14
+from sparsegp.serving.posteriors import Posterior
 
 
 def load(path: str | os.PathLike[str]) -> "Predictor":
-    """The predictor of a model file; an error where only `sparsegp.load` can read the model."""
+    """Read a model file for predictions without torch.
+
+    Parameters
+    ----------
+    path : path
+        The model file.
+
+    Returns
+    -------
+    Predictor
+        The model, as far as predictions need it.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is no model file, is damaged, or holds a model that needs torch to predict.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> from sparsegp import SparseGPRegressor, serving
+    >>> X = np.linspace(0, 6, 60)[:, None]
+    >>> gp = SparseGPRegressor(approximation="vfe", kernel="se", noise_var=0.01, n_inducing=20, optimizer=None)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     gp.fit(X, np.sin(X[:, 0])).save(f"{folder}/model.sgp")
+    ...     light = serving.load(f"{folder}/model.sgp")
+    >>> bool(np.allclose(light.predict(X), gp.predict(X)))
+    True
+    """
     found = load_if_light(path)
     if found is None:
         raise ModelFileError(
-            f"{path} holds a model that needs torch to predict (blocks, training rows, learned noise, experts or a "
-            "kernel of your own): use sparsegp.load."
+            f"{path} holds a model that needs torch to predict (learned noise, experts, the Nystrom approximation, "
+            "float32 or a kernel of your own): use sparsegp.load."
         )
     return found
 
 
+@memory.explained
 def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
     """The same, or None where only `sparsegp.load` can read the model."""
     model = model_file.read(path)
     try:
-        return _tried_out(Predictor._of(model)) if _is_light(model) else None
+        with np.errstate(over="ignore", invalid="ignore"):  # it is tried out
+            return _tried_out(Predictor._of(model), model_file.own_rows(model)) if _is_light(model) else None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise model_file.unusable(path, error) from error
 
 
 def _is_light(model: Model) -> bool:
-    """Inducing values under a known kernel, and nothing else, predict."""
+    """One posterior, of a form and under a kernel that are known here, predicts."""
     return (
         model.kind == SPARSE
         and model.posterior is not None
-        and model.posterior.form == INDUCING
+        and posteriors.is_known(model.posterior)
         and model.parameters["dtype"] == "float64"
         and covariance.knows(model.kernel)
     )
 
 
-def _tried_out(found: "Predictor") -> "Predictor":
-    """A file that loads predicts: one row, so that parts that do not fit together are found here."""
-    mean, var = found._both(found._scaling.input_mean[None])
-    std = found._units(found._scaling.input_mean[None], mean, var)
-    if mean.shape != (1,) or not np.isfinite([mean, std]).all():
-        raise ValueError(f"the prediction of one row came out as {mean}, {std}")
+def _tried_out(found: "Predictor", rows: Array) -> "Predictor":
+    """A file that loads predicts: rows of its own, so that parts that do not fit together are found here."""
+    mean, var = found._both(rows)
+    std = found._units(rows, mean, var)
+    if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
+        raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
     return found
 
 
@@ -68,32 +97,80 @@ def _restored_scale(model: Model) -> LocalScale | None:
     return calibration_parts.restored_scale(model.calibration.scale, model.columns.count)
 
 
-def _solved(A: Array, b: Array) -> Array:
-    return np.linalg.solve(A, b).astype(np.float64, copy=False)
+def _finite(values: Array) -> Array:
+    if not np.isfinite(values).all():
+        raise InputError(
+            "A prediction is not a finite number: a row of X is too far from the rows of the fit, or the model file "
+            "was altered. Look at X."
+        )
+    return values
 
 
-def _lower(triangle: Array, size: int) -> Array:
-    """The lower-triangular matrix whose rows are stored one after another."""
-    if size * (size + 1) != 2 * len(triangle):
-        raise ValueError(f"a triangle of {size} rows cannot have {len(triangle)} entries")
-    A: Array = np.zeros((size, size))
-    A[np.tril_indices(size)] = triangle
-    return A
+def _require_coverage(coverage: float) -> None:
+    if not 0.0 < coverage < 1.0:
+        raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
 
 
-def _features(trend: Trend, rows: Array) -> Array:
-    """width (1, x_j for j in columns) of each row."""
-    T: Array = np.hstack([np.ones((len(rows), 1)), rows[:, trend.columns]])
-    return trend.width * T
+def _checked_levels(q: Any) -> Array:
+    levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
+    if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
+        raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
+    return levels
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """y = mean + unit r at each row, r ~ shape; `f_std` is that of the noise-free function."""
+
+    mean: Array
+    f_std: Array
+    unit: Array
+    shape: Shape = field(repr=False)
+
+    @property
+    def std(self) -> Array:
+        std: Array = math.sqrt(self.shape.var) * self.unit
+        return std
+
+    def interval(self, coverage: float) -> tuple[Array, Array]:
+        """Lower and upper end of the central interval that holds y with probability `coverage`."""
+        _require_coverage(coverage)
+        ends = self.quantiles([0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
+        return ends[:, 0], ends[:, 1]
+
+    def quantiles(self, q: Any) -> Array:
+        """Values that y stays below with the probabilities in q: one column for each."""
+        quantiles: Array = self.mean[:, None] + self.unit[:, None] * self.shape.quantiles(_checked_levels(q))
+        return quantiles
+
+    def log_density(self, y: Any) -> Array:
+        return self.shape.log_density(self._residuals(y)) - np.log(self.unit)
+
+    def cdf(self, y: Any) -> Array:
+        return self.shape.cdf(self._residuals(y))
+
+    def crps(self, y: Any) -> Array:
+        return self.unit * self.shape.crps(self._residuals(y))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        sample: Array = self.mean[:, None] + self.unit[:, None] * self.shape.sample((len(self.mean), n), rng)
+        return sample
+
+    def _residuals(self, y: Any) -> Array:
+        """(y - mean)/unit."""
+        target = np.asarray(y, dtype=np.float64).ravel()
+        if target.shape != self.mean.shape:
+            raise InputError(f"y must have one target for each of the {len(self.mean)} rows; got {len(target)}.")
+        residuals: Array = (target - self.mean) / self.unit
+        return residuals
 
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
     """What a saved model says of new rows.
 
-    With w = L^-1 k(Z, x) the mean is w^T m and the variance k(x, x) - |w|^2 + |B^-1 w|^2, of SoR the last term alone.
-    y = mean + std c r, with a local scale c and a shape of r: 1 and the standard normal where there is no calibration.
-    With a trend w goes on with its features where it meets m and B.
+    The posterior gives mean and variance of f. y = mean + std c r, with a local scale c and a shape of r: 1 and the
+    standard normal where there is no calibration.
     """
 
     n_features_in_: int
@@ -104,28 +181,17 @@ class Predictor:
     target_name_in_: str | None = field(repr=False)
     _scaling: Scaling = field(repr=False)
     _kernel: Kernel = field(repr=False)
-    _inducing: Array = field(repr=False)
-    _whiten: Array = field(repr=False)
-    _spread: Array = field(repr=False)
-    _weights: Array = field(repr=False)
-    _deterministic: bool = field(repr=False)
+    _posterior: Posterior = field(repr=False)
     _shape: Shape = field(repr=False)
     _scale: LocalScale | None = field(repr=False)
-    _trend: Trend | None = field(repr=False)
     _encoding: Encoding | None = field(repr=False)
 
     @classmethod
     def _of(cls, model: Model) -> "Predictor":
-        posterior = model.posterior
-        if posterior is None or posterior.inducing is None:
-            raise ValueError("the model lacks its inducing values")
-        values, found = posterior.inducing, model.calibration
-        codes = model.columns.encoding
+        found, codes = model.calibration, model.columns.encoding
         encoding = None if codes is None else restore_encoding(codes, model.columns.count)
-        size, total = len(values.inputs), len(values.mean)
-        inner = _solved(_lower(values.prior_cholesky, size), np.eye(size))
-        whiten = np.eye(total)
-        whiten[:size, :size] = inner
+        if model.posterior is None:
+            raise ValueError("the model lacks its posterior")
         return cls(
             n_features_in_=model.columns.count if encoding is None else len(encoding.codes),
             feature_names_in_=model.columns.names,
@@ -134,14 +200,9 @@ class Predictor:
             target_name_in_=model.columns.target,
             _scaling=model.scaling,
             _kernel=model.kernel,
-            _inducing=values.inputs,
-            _whiten=inner,
-            _spread=_solved(_lower(values.precision_cholesky, total), whiten),
-            _weights=whiten.T @ values.mean,
-            _deterministic=posterior.approximation.new_rows == "deterministic",
+            _posterior=posteriors.restored(model.posterior, model.kernel),
             _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
             _scale=_restored_scale(model),
-            _trend=posterior.trend,
             _encoding=encoding,
         )
 
@@ -150,74 +211,204 @@ class Predictor:
         """How the columns of a table become numbers; None where they are numbers."""
         return self._encoding
 
-    def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
-        """Mean of y at the rows of X, with its standard deviation on request; `latent`: of the noise-free function."""
+    def forecast(self, X: Any) -> "Forecast":
+        """The distribution of y at each row of X, as one object.
+
+        All answers come from a single pass over the rows.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+
+        Returns
+        -------
+        Forecast
+            An object with `mean`, `std`, `interval`, `quantiles`, `log_density`, `cdf`, `crps` and `sample`.
+
+        Raises
+        ------
+        InputError
+            If X cannot be used.
+        """
         rows = self._checked(X)
         mean, var = self._both(rows)
+        return Forecast(mean, np.sqrt(var), self._units(rows, mean, var), self._shape)
+
+    def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
+        """Mean of y at the rows of X, and its standard deviation on request.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        return_std : bool, default=False
+            Also return the standard deviation of each row.
+        latent : bool, default=False
+            Predict the noise-free function f instead of y.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_rows,)
+            The predicted means.
+        std : ndarray of shape (n_rows,)
+            Only if `return_std` is True.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
         if not return_std:
-            return mean
-        if latent:
-            return mean, np.sqrt(var)
-        return mean, math.sqrt(self._shape.var) * self._units(rows, mean, var)
+            scaled = self._posterior.mean(self._scaled(self._checked(X)))
+            return _finite(scaled * self._scaling.target_scale + self._scaling.target_mean)
+        found = self.forecast(X)
+        return found.mean, found.f_std if latent else found.std
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Array, Array]:
-        """Lower and upper end of the central interval that holds y with probability `coverage`."""
-        if not 0.0 < coverage < 1.0:
-            raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
-        ends = self.predict_quantiles(X, [0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
-        return ends[:, 0], ends[:, 1]
+        """The central interval that holds y with a given probability.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        coverage : float, default=0.95
+            The probability, strictly between 0 and 1.
+
+        Returns
+        -------
+        lower : ndarray of shape (n_rows,)
+            Lower ends.
+        upper : ndarray of shape (n_rows,)
+            Upper ends.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
+        _require_coverage(coverage)
+        return self.forecast(X).interval(coverage)
 
     def predict_quantiles(self, X: Any, q: Any) -> Array:
-        """Quantiles of y: one column for each level in q."""
-        levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
-        if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
-            raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
-        mean, unit = self._location_and_unit(X)
-        quantiles: Array = mean[:, None] + unit[:, None] * self._shape.quantiles(levels)
-        return quantiles
+        """Quantiles of y.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        q : float or sequence of float
+            Levels strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_levels)
+            One column for each level.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
+        levels = _checked_levels(q)
+        return self.forecast(X).quantiles(levels)
 
     def log_density(self, X: Any, y: Any) -> Array:
-        """Log density of each target; minus its mean is the NLPD."""
-        residual, unit = self._residuals(X, y)
-        return self._shape.log_density(residual) - np.log(unit)
+        """Log density of each target under its forecast. Minus its mean is the NLPD.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The log densities.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
+        return self.forecast(X).log_density(y)
 
     def cdf(self, X: Any, y: Any) -> Array:
-        """The probability that a target is not above each of these."""
-        return self._shape.cdf(self._residuals(X, y)[0])
+        """Probability that y is not above each target.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The probabilities.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
+        return self.forecast(X).cdf(y)
 
     def crps(self, X: Any, y: Any) -> Array:
-        """Continuous ranked probability score of each target, in units of y: the smaller, the better."""
-        residual, unit = self._residuals(X, y)
-        return unit * self._shape.crps(residual)
+        """Continuous ranked probability score of each target. Lower is better.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        y : array of shape (n_rows,)
+            The targets.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+            The scores, in units of y.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
+        return self.forecast(X).crps(y)
 
     def sample(self, X: Any, n_samples: int = 1, random_state: Any = None) -> Array:
-        """Draws of y [rows, n_samples], independent from row to row."""
-        mean, unit = self._location_and_unit(X)
-        draws = self._shape.sample((len(mean), n_samples), np.random.default_rng(random_state))
-        sample: Array = mean[:, None] + unit[:, None] * draws
-        return sample
+        """Draws of y, independent from row to row.
 
-    def _residuals(self, X: Any, y: Any) -> tuple[Array, Array]:
-        """(y - mean)/unit and the unit of each row."""
-        mean, unit = self._location_and_unit(X)
-        target = np.asarray(y, dtype=np.float64).ravel()
-        if target.shape != mean.shape:
-            raise InputError(f"y must have one target for each of the {len(mean)} rows; got {len(target)}.")
-        return (target - mean) / unit, unit
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows. A table must have the columns of the fit, in their order.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, numpy Generator or None, default=None
+            Seed of the draws.
 
-    def _location_and_unit(self, X: Any) -> tuple[Array, Array]:
-        rows = self._checked(X)
-        mean, var = self._both(rows)
-        return mean, self._units(rows, mean, var)
+        Returns
+        -------
+        ndarray of shape (n_rows, n_samples)
+            One column for each draw.
+
+        Raises
+        ------
+        InputError
+            If an argument cannot be used.
+        """
+        return self.forecast(X).sample(n_samples, np.random.default_rng(random_state))
 
     def _both(self, rows: Array) -> tuple[Array, Array]:
         """Mean and variance of f, in units of y."""
-        mean, var = np.empty(len(rows)), np.empty(len(rows))
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            chunk = slice(start, start + ROWS_AT_ONCE)
-            mean[chunk], var[chunk] = self._moments(rows[chunk])
         scale = self._scaling.target_scale
-        return mean * scale + self._scaling.target_mean, var * scale**2
+        with np.errstate(over="ignore", invalid="ignore"):  # _finite looks at what comes of it
+            mean, var = self._posterior.moments(self._scaled(rows))
+            return _finite(mean * scale + self._scaling.target_mean), _finite(var * np.square(scale))
 
     def _units(self, rows: Array, mean: Array, var: Array) -> Array:
         """What r is multiplied by: the standard deviation that the posterior gives, times c."""
@@ -225,19 +416,13 @@ class Predictor:
         if self._scale is None:
             return std
         scaling = self._scaling
-        inputs = (rows - scaling.input_mean) / scaling.input_scale
         scaled = (mean - scaling.target_mean) / scaling.target_scale
-        unit: Array = std * self._scale.at(inputs, scaled, std / scaling.target_scale)
+        unit: Array = std * self._scale.at(self._scaled(rows), scaled, std / scaling.target_scale)
         return unit
 
-    def _moments(self, X: Array) -> tuple[Array, Array]:
-        rows = (X - self._scaling.input_mean) / self._scaling.input_scale
-        K, prior_var = covariance.matrix(self._kernel, rows, self._inducing), covariance.diagonal(self._kernel, rows)
-        whole = K if self._trend is None else np.hstack([K, _features(self._trend, rows)])
-        var = np.square(whole @ self._spread.T).sum(1)
-        if not self._deterministic:
-            var += prior_var - np.square(K @ self._whiten.T).sum(1)
-        return whole @ self._weights, np.maximum(var, SMALLEST_VARIANCE * prior_var)
+    def _scaled(self, rows: Array) -> Array:
+        scaled: Array = (rows - self._scaling.input_mean) / self._scaling.input_scale
+        return scaled
 
     def _checked(self, X: Any) -> Array:
         columns = InputColumns(self.feature_names_in_, self._encoding, self.target_name_in_)

@@ -62,11 +62,33 @@ def check_approximation(
     rtol: float = 1e-7,
     trend: Trend | None = None,
 ) -> None:
-    """Raise AssertionError, naming the property, unless the row does what its fields say on a small problem.
+    """Check an approximation of your own against dense inference with its effective prior.
 
-    Checked: the fields make sense, the effective prior is positive semi-definite (not for Nystrom), and log
-    evidence, mean, variances, joint covariance and the gradient of the objective are those of dense inference
-    with that prior. `kernel` must accept `n_dims` columns.
+    Checked are that the fields make sense, that the effective prior is positive semi-definite (not for Nystrom), and
+    that log evidence, mean, variances, joint covariance and the gradient of the objective are those of dense
+    inference.
+
+    Parameters
+    ----------
+    approx : str, mapping of str to float, or Approximation
+        The approximation.
+    kernel : Kernel, default=None
+        A kernel of `n_dims` columns. None takes one with uneven lengthscales.
+    n_dims : int, default=2
+        Number of columns.
+    power : float, default=0.5
+        The alpha of "pep" and "block-pep".
+    seed : int, default=0
+        Seed of the problem.
+    rtol : float, default=1e-07
+        Relative tolerance.
+    trend : Trend, default=None
+        A trend besides the kernel.
+
+    Raises
+    ------
+    AssertionError
+        If a property fails. The message names it.
     """
     approx = approximations.get(approx, power)
     _check_fields(approx)

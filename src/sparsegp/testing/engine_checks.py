@@ -31,11 +31,33 @@ def check_engine(
     rtol: float = 1e-8,
     trend: Trend | None = None,
 ) -> None:
-    """Raise AssertionError, naming the property, unless the engine is exact inference one block at a time.
+    """Check that an engine is exact inference, one block at a time.
 
-    Checked for each approximation: before any block q is the prior; after each block q is the batch posterior of the
-    blocks so far and psi is the rise of the batch log evidence; the order of blocks does not matter; a step leaves the
-    state it started from as it was; a block without rows changes nothing.
+    Checked for each approximation: before any block, q is the prior; after each block, q is the batch posterior of the
+    blocks so far, and psi is the rise of the batch log evidence; the order of blocks does not matter; a step leaves
+    the state that it started from as it was; a block without rows changes nothing.
+
+    Parameters
+    ----------
+    init : callable
+        From a prior to the first state.
+    step : callable
+        From a state and a block to the next state and an info.
+    rows : iterable of str, default=ROWS
+        Names of the approximations to try.
+    power : float, default=0.4
+        The alpha of "pep" and "block-pep".
+    seed : int, default=0
+        Seed of the problem.
+    rtol : float, default=1e-08
+        Relative tolerance.
+    trend : Trend, default=None
+        A trend besides the kernel.
+
+    Raises
+    ------
+    AssertionError
+        If a property fails. The message names it.
     """
     for name in rows:
         prior, blocks = _problem(name, power, np.random.default_rng(seed), trend)

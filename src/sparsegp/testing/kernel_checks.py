@@ -18,11 +18,25 @@ DIRECTIONS = 2
 
 
 def check_kernel(kernel: Kernel, n_features: int, *, seed: int = 0) -> None:
-    """Raise an AssertionError that names the first property which the kernel does not have.
+    """Check a kernel of your own.
 
-    Checked: shape, symmetry, positive semi-definite, diagonal, gradients of the parameters and of both inputs
-    against central differences, finite gradients at coincident rows, float32, inputs left unchanged, copies,
-    and `rescaled`. Pickling is checked where the kernel's classes can be imported by name.
+    Checked are shape, symmetry, positive semi-definite matrices, the diagonal, gradients of the parameters and of both
+    inputs against central differences, finite gradients at coincident rows, float32, inputs left unchanged, copies and
+    `rescaled`. Pickling is checked where the kernel's classes can be imported by name.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    n_features : int
+        Number of columns that it sees.
+    seed : int, default=0
+        Seed of the rows that it is tried on.
+
+    Raises
+    ------
+    AssertionError
+        If the kernel lacks a property. The message names the first one.
     """
     generator = torch.Generator().manual_seed(seed)
     X = torch.randn(12, n_features, dtype=torch.float64, generator=generator)

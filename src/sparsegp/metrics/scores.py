@@ -20,20 +20,96 @@ CALIBRATION_LEVELS = tuple(level / 20 for level in range(1, 20))
 
 
 def rmse(y_true: ArrayLike, mean: ArrayLike) -> float:
-    """Root of the mean squared error."""
+    """Root of the mean squared error.
+
+    Parameters
+    ----------
+    y_true : array of shape (n_rows,)
+        The targets.
+    mean : array of shape (n_rows,)
+        The predicted means.
+
+    Returns
+    -------
+    float
+        The error, in units of y. Lower is better.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.rmse([1.0, 2.0], [1.0, 4.0]) == 2**0.5
+    True
+    """
     y, mu = _vectors(y_true=y_true, mean=mean)
     return math.sqrt(np.mean((y - mu) ** 2))
 
 
 def smse(y_true: ArrayLike, mean: ArrayLike, *, y_train: ArrayLike | None = None) -> float:
-    """Mean squared error over the (1/n) variance of the training targets (of y_true if none are given)."""
+    """Mean squared error over the variance of the training targets.
+
+    Parameters
+    ----------
+    y_true : array of shape (n_rows,)
+        The targets.
+    mean : array of shape (n_rows,)
+        The predicted means.
+    y_train : array, default=None
+        The training targets. None takes `y_true`.
+
+    Returns
+    -------
+    float
+        The standardised error. 1 is as good as predicting the mean. Lower is better.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.smse([0.0, 2.0], [1.0, 1.0])
+    1.0
+    """
     y, mu = _vectors(y_true=y_true, mean=mean)
     _, train_var = _target_moments(y, y_train)
     return float(np.mean((y - mu) ** 2) / train_var)
 
 
 def nlpd(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    """Mean of -log N(y; mean, std^2)."""
+    """Negative log predictive density of Gaussian forecasts, -log N(y; mean, std^2).
+
+    Parameters
+    ----------
+    y_true : array of shape (n_rows,)
+        The targets.
+    mean : array of shape (n_rows,)
+        The predicted means.
+    std : array of shape (n_rows,)
+        The predicted standard deviations of y, noise included.
+
+    Returns
+    -------
+    float
+        The mean over rows. Lower is better.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> round(metrics.nlpd([0.0], [0.0], [1.0]), 4)
+    0.9189
+    """
     y, mu, sigma = _gaussian(y_true, mean, std)
     with np.errstate(over="ignore"):  # a residual of 1e200 std is an infinite loss
         square = _standardised(y, mu, sigma) ** 2
@@ -41,7 +117,35 @@ def nlpd(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
 
 
 def msll(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike, *, y_train: ArrayLike | None = None) -> float:
-    """NLPD minus that of the Gaussian with mean and (1/n) variance of y_train (of y_true if not given)."""
+    """Mean standardised log loss: NLPD minus that of a Gaussian with mean and variance of the training targets.
+
+    Parameters
+    ----------
+    y_true : array of shape (n_rows,)
+        The targets.
+    mean : array of shape (n_rows,)
+        The predicted means.
+    std : array of shape (n_rows,)
+        The predicted standard deviations of y, noise included.
+    y_train : array, default=None
+        The training targets. None takes `y_true`.
+
+    Returns
+    -------
+    float
+        The loss. 0 is as good as that Gaussian. Lower is better.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.msll([0.0, 2.0], [1.0, 1.0], [1.0, 1.0])
+    0.0
+    """
     y, mu, sigma = _gaussian(y_true, mean, std)
     train_mean, train_var = _target_moments(y, y_train)
     trivial = nlpd(y, np.full_like(y, train_mean), np.full_like(y, math.sqrt(train_var)))
@@ -49,7 +153,33 @@ def msll(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike, *, y_train: ArrayLi
 
 
 def crps(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
-    """Mean of the integral over t of (Phi((t - mean) / std) - [y <= t])^2, in closed form."""
+    """Continuous ranked probability score of Gaussian forecasts, in closed form.
+
+    Parameters
+    ----------
+    y_true : array of shape (n_rows,)
+        The targets.
+    mean : array of shape (n_rows,)
+        The predicted means.
+    std : array of shape (n_rows,)
+        The predicted standard deviations of y, noise included.
+
+    Returns
+    -------
+    float
+        The mean over rows, in units of y. Lower is better.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> round(metrics.crps([0.0], [0.0], [1.0]), 4)
+    0.2337
+    """
     y, mu, sigma = _gaussian(y_true, mean, std)
     z = _standardised(y, mu, sigma)
     with np.errstate(over="ignore", under="ignore"):
@@ -60,16 +190,65 @@ def crps(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
 
 
 def pinball_loss(y_true: ArrayLike, quantile: ArrayLike, level: float) -> float:
-    """Mean of max(level (y - q), (level - 1) (y - q)) for a forecast q of the quantile at `level`."""
+    """Pinball loss of a forecast of one quantile.
+
+    Parameters
+    ----------
+    y_true : array of shape (n_rows,)
+        The targets.
+    quantile : array of shape (n_rows,)
+        The forecasts.
+    level : float
+        Level of the quantile, strictly between 0 and 1.
+
+    Returns
+    -------
+    float
+        Mean of max(level (y - q), (level - 1) (y - q)). Lower is better.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.pinball_loss([1.0], [0.0], 0.9)
+    0.9
+    """
     y, q = _vectors(y_true=y_true, quantile=quantile)
     (tau,) = _levels([level])
     return float(np.mean(np.maximum(tau * (y - q), (tau - 1) * (y - q))))
 
 
 def crps_from_quantiles(y_true: ArrayLike, quantiles: ArrayLike, levels: ArrayLike) -> float:
-    """CRPS = 2 times the integral over (0, 1) of the pinball loss; a level stands for what is nearest to it.
+    """CRPS of forecasts that are given by quantiles: twice the integral of the pinball loss over levels.
 
-    `quantiles` has one row per row of y_true and one column per level.
+    Parameters
+    ----------
+    y_true : array of shape (n_rows,)
+        The targets.
+    quantiles : array of shape (n_rows, n_levels)
+        The forecasts, one column for each level.
+    levels : array of shape (n_levels,)
+        Increasing levels, strictly between 0 and 1.
+
+    Returns
+    -------
+    float
+        The mean over rows, in units of y. Lower is better.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.crps_from_quantiles([1.0], [[1.0, 1.0]], [0.25, 0.75])
+    0.0
     """
     tau = _levels(levels)
     (y,) = _vectors(y_true=y_true)
@@ -86,28 +265,125 @@ def crps_from_quantiles(y_true: ArrayLike, quantiles: ArrayLike, levels: ArrayLi
 
 
 def interval_coverage(y_true: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> float:
-    """Fraction of rows with lower <= y <= upper."""
+    """Share of rows whose target lies inside the interval.
+
+    Parameters
+    ----------
+    y_true : array of shape (n_rows,)
+        The targets.
+    lower : array of shape (n_rows,)
+        Lower ends.
+    upper : array of shape (n_rows,)
+        Upper ends.
+
+    Returns
+    -------
+    float
+        From 0 to 1. Best is the coverage that was asked for.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.interval_coverage([1.0, 5.0], [0.0, 0.0], [2.0, 2.0])
+    0.5
+    """
     y, low, high = _vectors(y_true=y_true, lower=lower, upper=upper)
     _require_ordered(low, high)
     return float(np.mean((low <= y) & (y <= high)))
 
 
 def interval_width(lower: ArrayLike, upper: ArrayLike) -> float:
-    """Mean of upper - lower."""
+    """Mean width of intervals.
+
+    Parameters
+    ----------
+    lower : array of shape (n_rows,)
+        Lower ends.
+    upper : array of shape (n_rows,)
+        Upper ends.
+
+    Returns
+    -------
+    float
+        The width, in units of y.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.interval_width([0.0, 0.0], [1.0, 3.0])
+    2.0
+    """
     low, high = _vectors(lower=lower, upper=upper)
     _require_ordered(low, high)
     return float(np.mean(high - low))
 
 
 def pit_values(y_true: ArrayLike, mean: ArrayLike, std: ArrayLike) -> Vector:
-    """Predictive distribution function at the outcome, Phi((y - mean) / std): uniform if it is right."""
+    """Probability integral transform: the predictive distribution function at each target.
+
+    Parameters
+    ----------
+    y_true : array of shape (n_rows,)
+        The targets.
+    mean : array of shape (n_rows,)
+        The predicted means.
+    std : array of shape (n_rows,)
+        The predicted standard deviations of y, noise included.
+
+    Returns
+    -------
+    ndarray of shape (n_rows,)
+        Phi((y - mean) / std), uniform on (0, 1) if the forecasts are right.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.pit_values([0.0], [0.0], [1.0])
+    array([0.5])
+    """
     return _normal_cdf(_standardised(*_gaussian(y_true, mean, std)))
 
 
 def calibration_error(pit: ArrayLike, *, levels: ArrayLike = CALIBRATION_LEVELS) -> float:
-    """Mean over levels p of |p - fraction of rows inside the central interval of coverage p|.
+    """How far central intervals are from holding what they promise.
 
-    A row is inside when |2 pit - 1| <= p, so PIT values of any predictive distribution will do.
+    Parameters
+    ----------
+    pit : array of shape (n_rows,)
+        PIT values of any predictive distribution.
+    levels : array, default=CALIBRATION_LEVELS
+        Coverages p to compare at.
+
+    Returns
+    -------
+    float
+        Mean over levels p of |p - share of rows inside the central interval of coverage p|.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.calibration_error([0.5], levels=[0.9]) < 0.1001
+    True
     """
     (values,) = _vectors(pit=pit)
     if values.min() < 0 or values.max() > 1:
@@ -160,12 +436,60 @@ class TargetValues:
 
 
 def time_efficiency(full_seconds: float, anytime_seconds: float) -> float:
-    """TE: seconds of the full model over those of its anytime variant (000 sec. 5); 20 means 20 times faster."""
+    """Seconds of a full model over those of its anytime variant (000 sec. 5).
+
+    Parameters
+    ----------
+    full_seconds : float
+        Seconds of the full model.
+    anytime_seconds : float
+        Seconds of the anytime variant.
+
+    Returns
+    -------
+    float
+        20 means 20 times faster.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.time_efficiency(20.0, 1.0)
+    20.0
+    """
     return _efficiency("seconds", full_seconds, anytime_seconds)
 
 
 def predictive_efficiency(full_rmse: float, anytime_rmse: float) -> float:
-    """PE: RMSE of the full model over that of its anytime variant (000 sec. 5); 1 means nothing was lost."""
+    """RMSE of a full model over that of its anytime variant (000 sec. 5).
+
+    Parameters
+    ----------
+    full_rmse : float
+        RMSE of the full model.
+    anytime_rmse : float
+        RMSE of the anytime variant.
+
+    Returns
+    -------
+    float
+        1 means that nothing was lost.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> metrics.predictive_efficiency(0.5, 0.5)
+    1.0
+    """
     return _efficiency("rmse", full_rmse, anytime_rmse)
 
 
@@ -178,7 +502,35 @@ def _efficiency(unit: str, full: float, anytime: float) -> float:
 def summary(
     y_true: ArrayLike, mean: ArrayLike, std: ArrayLike, *, y_train: ArrayLike | None = None
 ) -> dict[str, float]:
-    """All scores of Gaussian predictions by name; `y_train` sets the scale of smse and msll."""
+    """All scores of Gaussian forecasts, by name.
+
+    Parameters
+    ----------
+    y_true : array of shape (n_rows,)
+        The targets.
+    mean : array of shape (n_rows,)
+        The predicted means.
+    std : array of shape (n_rows,)
+        The predicted standard deviations of y, noise included.
+    y_train : array, default=None
+        The training targets. None takes `y_true`.
+
+    Returns
+    -------
+    dict of str to float
+        The scores, from "rmse" to the coverage and width of 95 % intervals.
+
+    Raises
+    ------
+    InputError
+        If the arrays are not finite numbers of fitting shapes.
+
+    Examples
+    --------
+    >>> from sparsegp import metrics
+    >>> sorted(metrics.summary([0.0, 2.0], [0.0, 1.0], [1.0, 1.0]))[:2]
+    ['calibration_error', 'coverage_95']
+    """
     y, mu, sigma = _gaussian(y_true, mean, std)
     half_width = NormalDist().inv_cdf(0.975) * sigma
     return {

@@ -1,0 +1,128 @@
+"""Memory: how much this process may have, how much of it is free, and errors that say how much was needed.
+
+Limits are those of the machine, of the groups that a container puts the process in (cgroup, version 1 and 2), and of
+the process itself (ulimit -v and -d). The least of them counts.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from sparsegp.errors import MemoryLimitError, SparseGPError
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+RESERVE_BYTES = 64 * 2**20
+"""Left to threads and libraries: what they cannot have ends the process."""
+SHORTAGE = re.compile(r"allocate|out of memory|can't start new thread|os error 12", re.IGNORECASE)
+ADVICE = (
+    "Use fewer inducing inputs (n_inducing=) or dtype='float32', ask for fewer rows at once, or give the rows as a "
+    "Parquet file, which 'vfe', 'fitc' and 'pic' read in passes."
+)
+
+
+class Room(NamedTuple):
+    """A limit, by whose it is, and what is free below it; in bytes."""
+
+    owner: str
+    limit: float
+    free: float
+
+
+def limit_bytes() -> float:
+    """Of this process, whoever else needs some of it."""
+    return min(room.limit for room in rooms())
+
+
+def available_bytes() -> float:
+    """What this process can still have."""
+    return max(0.0, min(room.free for room in rooms()) - RESERVE_BYTES)
+
+
+def require(n_bytes: float, what: str, advice: str = ADVICE) -> None:
+    """An error before the work, where it would end in one."""
+    if n_bytes > available_bytes():
+        least = min(rooms(), key=lambda room: room.free)
+        raise MemoryLimitError(
+            f"{what} needs about {in_words(n_bytes)} of memory; {in_words(available_bytes())} can be had (the limit of "
+            f"{least.owner} is {in_words(least.limit)}). {advice}"
+        )
+
+
+def explained(method: Callable[Given, Result]) -> Callable[Given, Result]:
+    """A method whose shortage of memory, whoever meets it, is an error of ours."""
+
+    @wraps(method)
+    def guarded(*given: Given.args, **named: Given.kwargs) -> Result:
+        try:
+            return method(*given, **named)
+        except SparseGPError:
+            raise
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not SHORTAGE.search(str(error)):
+                raise
+            least = min(rooms(), key=lambda room: room.free)
+            raise MemoryLimitError(
+                f"There is not enough memory: {str(error).strip() or 'a request was refused'}. "
+                f"{in_words(least.free)} are left below the limit of {least.owner}, {in_words(least.limit)}. {ADVICE}"
+            ) from error
+
+    return guarded
+
+
+def in_words(n_bytes: float) -> str:
+    return f"{n_bytes / 2**30:,.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:,.0f} MiB"
+
+
+def rooms(root: Path = Path("/")) -> list[Room]:
+    """Every limit that is known. `root` is where the files of the system are."""
+    return [_machine(root), *_groups(root), *_process(root)]
+
+
+def _machine(root: Path) -> Room:
+    total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    fields = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(root / "proc/meminfo"), re.MULTILINE))
+    return Room("the machine", total, 1024.0 * float(fields.get("MemAvailable", total / 1024)))
+
+
+def _groups(root: Path) -> Iterator[Room]:
+    """The groups of the process and those around them; a container sees its own group as the outermost."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+        most, used = ("limit_in_bytes", "usage_in_bytes") if controllers else ("max", "current")
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            limit, current = (_text(folder / f"memory.{name}").strip() for name in (most, used))
+            if limit.isdigit():
+                cached = re.search(r"^(?:total_)?inactive_file (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
+                taken = float(current or 0) - float(cached[1] if cached else 0)
+                yield Room("the container", float(limit), float(limit) - taken)
+            if folder == top:
+                break
+
+
+def _process(root: Path) -> Iterator[Room]:
+    try:
+        import resource  # not on every system
+    except ImportError:
+        return
+    pages = _text(root / "proc/self/statm").split()
+    for kind, field in (("RLIMIT_AS", 0), ("RLIMIT_DATA", 5)):
+        limit = resource.getrlimit(getattr(resource, kind))[0]
+        if limit != resource.RLIM_INFINITY:
+            used = float(pages[field]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > field else 0.0
+            yield Room("the process (ulimit)", float(limit), limit - used)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""

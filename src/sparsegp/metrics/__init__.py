@@ -1,0 +1,45 @@
+"""How good predictions are: scores of forecasts, and scorers for scikit-learn's searches and cross-validation."""
+
+from sparsegp.metrics.scorers import CoverageScorer, coverage_scorer, crps_scorer, forecast_of, nlpd_scorer
+from sparsegp.metrics.scores import (
+    CALIBRATION_LEVELS,
+    TargetValues,
+    calibration_error,
+    crps,
+    crps_from_quantiles,
+    interval_coverage,
+    interval_width,
+    msll,
+    nlpd,
+    pinball_loss,
+    pit_values,
+    predictive_efficiency,
+    rmse,
+    smse,
+    summary,
+    time_efficiency,
+)
+
+__all__ = [
+    "CALIBRATION_LEVELS",
+    "CoverageScorer",
+    "TargetValues",
+    "calibration_error",
+    "coverage_scorer",
+    "crps",
+    "crps_from_quantiles",
+    "crps_scorer",
+    "forecast_of",
+    "interval_coverage",
+    "interval_width",
+    "msll",
+    "nlpd",
+    "nlpd_scorer",
+    "pinball_loss",
+    "pit_values",
+    "predictive_efficiency",
+    "rmse",
+    "smse",
+    "summary",
+    "time_efficiency",
+]

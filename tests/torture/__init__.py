@@ -1,0 +1,1 @@
+"""A harness of faults: see docs/reliability.md."""
