@@ -100,12 +100,12 @@ def _cell(peer: Method, options: dict[str, Any], problem: Arrays, n_rows: int) -
         return cell
     return {
         **cell,
-        **_scores(y, result.arrays, options),
+        **peer_scores(y, result.arrays, options),
         **{name: result.facts[name] for name in KEPT if name in result.facts},
     }
 
 
-def _scores(y: np.ndarray, arrays: Arrays, options: dict[str, Any]) -> dict[str, float]:
+def peer_scores(y: np.ndarray, arrays: Arrays, options: dict[str, Any]) -> dict[str, float]:
     if "std" in arrays:
         return {**gaussian_scores(y, arrays), **_gaussian_coverages(y, arrays)}
     levels = options["levels"]

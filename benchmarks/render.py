@@ -11,7 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import anytime_tables, honesty, large_data_tables, noise_tables, plan_tables, product, srgp_tables
+from benchmarks import (
+    anytime_tables,
+    honesty,
+    large_data_tables,
+    noise_tables,
+    plan_tables,
+    product,
+    srgp_tables,
+    tables,
+    tables_memory,
+)
 from benchmarks.datasets import COLUMNS, SCORES
 from benchmarks.jobs import ROOT
 from benchmarks.markdown import machine_line, markdown_table
@@ -107,6 +117,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "fit_memory": fit_memory,
     "datasets": datasets,
     "honesty": honesty.table,
+    "tables": tables.table,
+    "tables_memory": tables_memory.table,
     **anytime_tables.TABLES,
     **large_data_tables.TABLES,
     **noise_tables.TABLES,

@@ -3,10 +3,14 @@ names only."""
 
 import ast
 import re
+import subprocess
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from sparsegp.cli import app
 
 ROOT = Path(__file__).parent.parent
 GUIDES = [
@@ -38,6 +42,30 @@ def test_code_blocks_run(page):
     namespace = {"__name__": "docs"}
     for block in BLOCK.findall(page.read_text()):
         exec(compile(block, page.name, "exec"), namespace)
+
+
+COMMANDS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.usefixtures("brief_learning")
+def test_the_commands_of_the_tables_page_run(tmp_path, monkeypatch):
+    """As they stand, on the first rows of the sample: a pipe is what its first part gives, a redirection its end."""
+    lines = [
+        line for block in COMMANDS.findall((ROOT / "docs" / "tables.md").read_text()) for line in block.splitlines()
+    ]
+    copy, *commands = lines
+    sample = ROOT / copy.split()[1]
+    (tmp_path / "flights.csv").write_text("".join(sample.read_text().splitlines(keepends=True)[:301]))
+    monkeypatch.chdir(tmp_path)
+    for line in commands:
+        before, pipe, command = line.rpartition(" | ")
+        given = subprocess.run(before.split(), capture_output=True, check=True).stdout if pipe else b""
+        arguments = command.partition(" > ")[0].split()
+        assert arguments[0] == "sparsegp"
+        done = CliRunner().invoke(app, arguments[1:], input=given, catch_exceptions=False)
+        assert done.exit_code == 0, (line, done.output)
+    assert len(commands) == 5
+    assert (tmp_path / "forecast.csv").read_text().count("\n") == 301
 
 
 def imports_of(page):

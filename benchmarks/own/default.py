@@ -13,11 +13,17 @@ from sparsegp import SparseGPRegressor
 
 
 def fit_and_predict(arrays: Arrays, options: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
+    return measured(arrays["X"], arrays["y"], arrays["X_test"], arrays["y_test"], options)
+
+
+def measured(
+    X: Any, y: np.ndarray, X_test: Any, y_test: np.ndarray, options: dict[str, Any]
+) -> tuple[dict[str, Any], Arrays]:
+    """X is a matrix or a table."""
     started = time.perf_counter()
-    model = SparseGPRegressor(time_budget=options["time_budget"], random_state=0).fit(arrays["X"], arrays["y"])
+    model = SparseGPRegressor(time_budget=options["time_budget"], random_state=0).fit(X, y)
     seconds = time.perf_counter() - started
-    forecast = model.forecast(arrays["X_test"])
-    y = arrays["y_test"]
+    forecast = model.forecast(X_test)
     ends = np.stack([np.stack(forecast.interval(level)) for level in options["coverages"]])
     info = model.info_
     facts = {
@@ -31,8 +37,8 @@ def fit_and_predict(arrays: Arrays, options: dict[str, Any]) -> tuple[dict[str, 
         "fraction": info["budget"]["fraction"],
         "reason": info["choice"]["reason"],
     }
-    found = {"mean": forecast.mean, "log_density": forecast.log_density(y), "crps": forecast.crps(y), "ends": ends}
-    return facts, found
+    log_density, crps = forecast.log_density(y_test), forecast.crps(y_test)
+    return facts, {"mean": forecast.mean, "log_density": log_density, "crps": crps, "ends": ends}
 
 
 if __name__ == "__main__":

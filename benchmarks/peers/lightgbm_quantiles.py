@@ -2,6 +2,7 @@
 
 Gives back the mean and the quantiles of the test rows, and the same for the held-out rows, from which the
 parent fits the two constants of the density (benchmarks/quantile_density.py) and the residual deviation.
+`categories` are the columns of X that are codes of categories.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def fit_and_predict(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str,
     start, start_cpu = time.perf_counter(), time.process_time()
     X, y, X_test = problem["X"], problem["y"], problem["X_test"]
     rows, held_rows = split(len(X), options["held_fraction"])
-    train = lightgbm.Dataset(X[rows], y[rows], params={"max_bin": options["trees"]["max_bin"]})
+    categories = problem["categories"].tolist() if "categories" in problem else "auto"
+    params = {"max_bin": options["trees"]["max_bin"]}
+    train = lightgbm.Dataset(X[rows], y[rows], params=params, categorical_feature=categories)
     held = lightgbm.Dataset(X[held_rows], y[held_rows], reference=train)
     mean = fit(train, held, {"objective": "l2"}, options)
     mean_seconds = time.perf_counter() - start

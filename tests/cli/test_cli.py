@@ -254,10 +254,10 @@ def test_names_that_complete_are_those_of_the_package():
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("words.csv", "a,b,y\n1,red,2\n", "'b' .* expected numbers"),
+        ("words.csv", "a,b,y\n1,2,red\n", "target='y' .* expected numbers"),
         ("empty.csv", "", "cannot be read"),
-        ("gap.csv", "a,b,y\n1,2,3\n1,,3\n", "row 1: column 'b'"),
-        ("rows.txt", "a,b,y\n1,2,3\n", "cannot be read"),
+        ("infinite.csv", "a,b,y\n1,2,3\n1,inf,3\n", "row 1: column 'b'"),
+        ("page.csv", "<html>", "is a web page"),
         ("no_rows.csv", "a,b,y\n", "no rows"),
         ("missing.csv", "a,b,yy\n1,2,3\n", "Did you mean 'yy'"),
     ],
@@ -274,7 +274,7 @@ def test_inputs_alone_are_read_by_name_in_every_kind_of_table(tmp_path):
     pq.write_table(rows, tmp_path / "rows.parquet")
     csv.write_csv(rows, tmp_path / "rows.tsv", csv.WriteOptions(delimiter="\t"))
     for name in ("rows.parquet", "rows.tsv"):
-        batches = list(table_columns.open_table(tmp_path / name, None, ["b", "a"], batch_rows=7))
+        batches = list(table_columns.open_table(table_columns.files([tmp_path / name]), None, ["b", "a"], batch_rows=7))
         assert max(map(len, batches)) <= 7
         np.testing.assert_array_equal(np.concatenate([b.X for b in batches]), np.column_stack([rows["b"], rows["a"]]))
 

@@ -14,7 +14,6 @@ import pytest
 
 import sparsegp
 from sparsegp import SparseGPRegressor, kernels
-from sparsegp.cli import table_columns
 from sparsegp.cli.watch import Watcher
 from sparsegp.data import open_source
 
@@ -57,7 +56,7 @@ def folder(tmp_path_factory):
     )
     rows = open_source(folder / "train.parquet", target="y")
     model.fit(*columns(table(80, 0)))
-    table_columns.name_columns(model, rows, "y")
+    model.name_columns(rows.feature_names, "y")
     model.save(folder / "model.sgp")
     return folder
 

@@ -43,7 +43,9 @@ def folder(tmp_path):
 def test_two_predictions_into_one_file_do_not_mix(tmp_path, name):
     output = tmp_path / name
     read = csv.read_csv if name.endswith("csv") else pq.read_table
-    ones, twos = (dict.fromkeys(("mean", "std", "lower", "upper"), np.full(500, value)) for value in (1.0, 2.0))
+    ones, twos = (
+        pa.table(dict.fromkeys(("mean", "std", "lower", "upper"), np.full(500, value))) for value in (1.0, 2.0)
+    )
     with _writer(output) as first:
         with _writer(output) as second:
             for _ in range(4):

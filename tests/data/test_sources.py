@@ -213,7 +213,7 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found none"):
         open_source(tmp_path / "empty", target="y")
     (tmp_path / "more.csv").write_text("a,y\n1,2\n")
-    with pytest.raises(InputError, match="found both kinds"):
+    with pytest.raises(InputError, match=r"more.csv.*part-0.parquet.*would count twice"):
         open_source(tmp_path, target="y")
 
 
@@ -223,7 +223,7 @@ def test_csv_that_is_not_numbers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"rows.csv', column 'b' cannot be read.*abc"):
         pass_over(open_source(path, target="y"))
     path.write_text("")
-    with pytest.raises(InputError, match=r"rows.csv' cannot be read as CSV.*Empty"):
+    with pytest.raises(InputError, match=r"rows.csv' cannot be read: Empty"):
         open_source(path, target="y")
     path.write_text("a,y\n1,2\n3\n")
     with pytest.raises(InputError, match=r"rows.csv' cannot be read as CSV.*Expected 2 columns"):
@@ -325,7 +325,7 @@ def test_iterables_that_do_not_fit(tmp_path: Path) -> None:
         ({"X": frame(), "target": "y", "noise_var": [0.1]}, "noise_var is the name of a column too"),
         ({"X": frame(), "features": ["depth"]}, "got features without target"),
         ({"X": 3.0}, "Data must be arrays.*got float"),
-        ({"X": pl.from_pandas(frame()).lazy(), "target": "y"}, "A polars LazyFrame is not a table in memory"),
+        ({"X": pl.Series([1.0]), "target": "y"}, "Data must be arrays.*got a polars Series"),
         ({"X": pd.DataFrame({"a": [1, "x"], "y": [1.0, 2.0]}, dtype=object), "target": "y"}, "mixed types"),
         ({"X": pa.table([[1], [2], [3]], names=["a", "a", "y"]), "target": "y"}, "more than one column named 'a'"),
         ({"X": frame()[["y"]], "target": "y"}, "no column left for the inputs"),

@@ -54,6 +54,19 @@ def test_rows_held_out_are_taken_in_again_exactly(approximation):
     assert rest.n_samples_seen_ == 350
 
 
+@pytest.mark.usefixtures("brief_learning", "held_out")
+@pytest.mark.parametrize("approximation", ["vfe", "exact"])
+def test_scores_of_rows_left_out_are_those_of_new_rows(approximation):
+    """In the units of the target; the first holds rows out, the second leaves each row out."""
+    X, y = changing_noise(600)
+    new_X, new_y = changing_noise(2000, seed=1)
+    model = SparseGPRegressor(approximation=approximation, **FEW).fit(X, 100.0 + 10.0 * y)
+    found, error = model.info_["calibration"], model.predict(new_X) - (100.0 + 10.0 * new_y)
+    assert found["rmse"] == pytest.approx(np.sqrt((error**2).mean()), rel=0.3)
+    assert found["r2"] == pytest.approx(1.0 - (error**2).mean() / (100.0 * new_y.var()), abs=0.1)
+    assert found["coverage_95"] == pytest.approx(coverage(model, new_X, 100.0 + 10.0 * new_y), abs=0.05)
+
+
 @pytest.mark.usefixtures("held_out")
 @pytest.mark.parametrize("approximation", ["vfe", "pic"])
 def test_scale_and_shape_beat_the_gaussian_and_cover(approximation, options):

@@ -83,12 +83,14 @@ class ShapeOptions:
 @dataclass(frozen=True)
 class LearnedShape:
     """A shape, the log density of each residual under a shape that was not learned from it, what that gains over the
-    standard normal on average, and by how much the shape was widened."""
+    standard normal on average, by how much the shape was widened, and the fraction of residuals within the central 95 %
+    of a shape that was not learned from them."""
 
     shape: Shape
     densities: Array
     gain: float
     widened: float
+    coverage_95: float
 
 
 def learned(
@@ -100,20 +102,21 @@ def learned(
     """
     options = options or ShapeOptions()
     if len(r) < min((start.fewest for start in options.starts), default=1):
-        return LearnedShape(Shape.gaussian(), Shape.gaussian().log_density(r), 0.0, 1.0)
+        within = float(np.average(np.abs(r) <= _score_of(0.95), weights=weight)) if len(r) else math.nan
+        return LearnedShape(Shape.gaussian(), Shape.gaussian().log_density(r), 0.0, 1.0, within)
     cells, unit = _Cells.of(r, weight, rng, options), _unit(r, options)
     plain = Shape.gaussian()
-    best, widened, judged = _widened(plain, [plain] * len(cells.folds), cells, options)
+    best = _widened(plain, [plain] * len(cells.folds), cells, options)
     for start in options.starts:
         if len(r) < start.fewest:
             break
         shape, *left_out = _likeliest(cells.values, np.stack([cells.count, *cells.rests]), start, unit, options)
-        found, factor, density = _widened(shape, left_out, cells, options)
-        gain, error = cells.gain(density, judged)
+        found = _widened(shape, left_out, cells, options)
+        gain, error = cells.gain(found.density, best.density)
         if gain > start.errors_better * error:
-            best, widened, judged = found, factor, density
-    gain, _ = cells.gain(judged, plain.log_density(cells.values))
-    return LearnedShape(best, cells.of_rows(judged), gain, widened)
+            best = found
+    gain, _ = cells.gain(best.density, plain.log_density(cells.values))
+    return LearnedShape(best.shape, cells.of_rows(best.density), gain, best.factor, best.coverage_95)
 
 
 def calibrated_log_density(
@@ -222,14 +225,30 @@ def _scores(shape: Shape, r: Array) -> Array:
     return score
 
 
-def _widened(shape: Shape, left_out: list[Shape], cells: _Cells, options: ShapeOptions) -> tuple[Shape, float, Array]:
-    """The shape with intervals that hold what they should, the factor, and the log density of rows left out then.
+@dataclass(frozen=True)
+class _Widened:
+    """A shape with intervals that hold what they should, the factor, and for rows left out their log density [folds,
+    cells] and the fraction within the central 95 %."""
 
-    `left_out` are the shapes learned without each fold; the density is an array [folds, cells].
-    """
+    shape: Shape
+    factor: float
+    density: Array
+    coverage_95: float
+
+
+def _widened(shape: Shape, left_out: list[Shape], cells: _Cells, options: ShapeOptions) -> _Widened:
+    """`left_out` are the shapes learned without each fold."""
     factor = _widening(shape, np.stack([_scores(one, cells.values) for one in left_out]), cells, options)
-    density = np.stack([one.stretched(factor).log_density(cells.values) for one in left_out])
-    return shape.stretched(factor), factor, density
+    others = [one.stretched(factor) for one in left_out]
+    density = np.stack([one.log_density(cells.values) for one in others])
+    score = np.stack([_scores(one, cells.values) for one in others])
+    within = cells.mean((score <= _score_of(0.95)).astype(np.float64))
+    return _Widened(shape.stretched(factor), factor, density, within)
+
+
+def _score_of(coverage: float) -> float:
+    """The standard normal value at the end of a central interval."""
+    return -float(np.interp(math.log(0.5 - 0.5 * coverage), LOG_TAILS, SCORES))
 
 
 def _widening(shape: Shape, score: Array, cells: _Cells, options: ShapeOptions) -> float:
@@ -241,7 +260,7 @@ def _widening(shape: Shape, score: Array, cells: _Cells, options: ShapeOptions) 
     sizes, below = score.ravel()[order], cells.folds.ravel()[order].cumsum()
     n, factor = float(below[-1]), 1.0
     for coverage in options.coverages:
-        wanted = -float(np.interp(math.log(0.5 - 0.5 * coverage), LOG_TAILS, SCORES))
+        wanted = _score_of(coverage)
         held = cells.mean((score <= wanted).astype(np.float64))
         if held < coverage - options.errors_short * math.sqrt(coverage * (1.0 - coverage) / n):
             enough = float(sizes[int(np.searchsorted(below, min(n, math.ceil((n + 1.0) * coverage))))])

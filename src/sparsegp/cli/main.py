@@ -1,6 +1,7 @@
 """The program `sparsegp`: its commands, and what the caller hears when something goes wrong."""
 
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ USER_ERROR = 1
 
 app = typer.Typer(
     name="sparsegp",
-    help="Gaussian-process regression from Parquet or CSV files: forecasts with intervals you can trust.",
+    help="Gaussian-process regression from tables: forecasts with intervals you can trust.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -39,11 +40,17 @@ def options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Gaussian-process regression from Parquet or CSV files: forecasts with intervals you can trust."""
+    """Gaussian-process regression from tables: forecasts with intervals you can trust."""
+
+
+def _shown_warning(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
+    """What the library warns of is a note to the caller; where in the library it was said is not."""
+    note(f"Note: {message}")
 
 
 def main() -> None:
     """Run the program: exit code 0 if all went well, 1 with a message if not, 2 for wrong usage, 130 after Ctrl-C."""
+    warnings.showwarning = _shown_warning
     try:
         app()
     except (SparseGPError, OSError) as error:

@@ -47,7 +47,21 @@ def count_or_auto(text: str) -> int | str:
         raise typer.BadParameter(f"expected a whole number or {AUTO!r}; got {text!r}.") from None
 
 
-Data = Annotated[Path, typer.Argument(help="Parquet or CSV file, or a folder of them.")]
+Data = Annotated[
+    list[Path],
+    typer.Argument(help="Parquet, CSV, Feather/Arrow or JSON lines: files, folders, globs; - for standard input."),
+]
+Sep = Annotated[str | None, typer.Option("--sep", help="Separator of CSV fields, or tab. Default: found in the file.")]
+Decimal = Annotated[str | None, typer.Option("--decimal", help="Decimal mark of CSV: . or , Default: found.")]
+Encoding = Annotated[str | None, typer.Option("--encoding", help="Encoding of CSV, such as cp1252. Default: found.")]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="CSV has no line of names: columns are column1, column2, ...")
+]
+Categorical = Annotated[
+    str | None, typer.Option("--categorical", help="Columns that are categories though they look like numbers: a,b.")
+]
+Ignore = Annotated[str | None, typer.Option("--ignore", help="Columns to leave out: a,b.")]
+Dates = Annotated[str | None, typer.Option("--dates", help="Columns of text that are dates or times: a,b.")]
 Model = Annotated[Path, typer.Argument(help="Model file.")]
 Target = Annotated[str, typer.Option("--target", "-t", help="Column to predict.")]
 KnownTarget = Annotated[

@@ -29,7 +29,7 @@ def show(title: str, result: Mapping[str, Any], as_json: bool) -> None:
 
     table = Table(title=_cell(title), show_header=False)
     for name, value in result.items():
-        table.add_row(_cell(name.replace("_", " ")), _cell(_text(value)))
+        table.add_row(_cell(name.replace("_", " ")), _lines(value) if isinstance(value, dict) else _cell(_text(value)))
     _print(table)
 
 
@@ -49,6 +49,13 @@ def print_json(result: Any) -> None:
     print(json.dumps(result))
 
 
+def say(text: str) -> None:
+    """A sentence of the result, for people."""
+    from rich.console import Console
+
+    Console(highlight=False, markup=False, emoji=False).print(shown(text, keep="\n"))
+
+
 def note(text: str) -> None:
     """Something to know, beside the result."""
     print(shown(text, keep="\n"), file=sys.stderr)
@@ -65,6 +72,13 @@ def _cell(text: str) -> Any:
     from rich.text import Text
 
     return Text(shown(text))
+
+
+def _lines(pairs: Mapping[str, Any]) -> Any:
+    """One line for each name and its value."""
+    from rich.text import Text
+
+    return Text("\n".join(f"{shown(name)}: {shown(_text(value))}" for name, value in pairs.items()))
 
 
 def _text(value: Any) -> str:

@@ -5,20 +5,18 @@ import resource
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from sparsegp.cli import options, table_columns
-from sparsegp.cli.fit import Settings
+from sparsegp.cli.fit import Settings, kinds_of, text_among
 from sparsegp.cli.output import note, print_json, show, show_rows, shown
+from sparsegp.cli.table_columns import Labelled
 from sparsegp.cli.watch import INTERRUPTED, watched
 from sparsegp.errors import InputError, SparseGPError
 from sparsegp.whole_file import destination
-
-if TYPE_CHECKING:
-    from sparsegp.data import Batch
 
 SHOWN = ("approximation", "rmse", "nlpd", "crps", "coverage_95", "seconds", "megabytes")
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -30,6 +28,10 @@ def report(
     target: options.KnownTarget = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Heading of the page. Default: the name of the model file.")] = None,
+    sep: options.Sep = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    no_header: options.NoHeader = False,
     as_json: options.Json = False,
 ) -> None:
     """Write a page with scores, warnings, pictures and assumptions. Give rows that the model has not seen."""
@@ -39,7 +41,10 @@ def report(
 
     fitted = sparsegp.load(model)
     name = table_columns.target_of(fitted, target)
-    rows = table_columns.read(table_columns.open_for(fitted, data, name))
+    files = table_columns.files(data, sep, decimal, encoding, no_header)
+    source = table_columns.open_for(fitted, files, name)
+    table_columns.say_unused(fitted, source, name)
+    rows = table_columns.read_all(fitted, source)
     with table_columns.named_columns():
         found = pages.judge(fitted, rows.X, rows.y)
         pages.write(fitted, rows.X, rows.y, output, title=title or model.stem, target_name=name, judgement=found)
@@ -62,6 +67,9 @@ def compare(
     test: Annotated[Path | None, typer.Option(help="Table of test rows. Default: a random part of the data.")] = None,
     test_fraction: Annotated[float, typer.Option(help="Part of the rows to test on, without --test.")] = 0.2,
     features: options.Features = None,
+    categorical: options.Categorical = None,
+    ignore: options.Ignore = None,
+    dates: options.Dates = None,
     kernel: options.Kernel = "auto",
     n_inducing: options.Inducing = 512,
     power: options.Power = 0.5,
@@ -69,15 +77,23 @@ def compare(
     optimizer: options.Optimizer = "auto",
     time_budget: options.Budget = None,
     seed: options.Seed = 0,
+    sep: options.Sep = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    no_header: options.NoHeader = False,
     as_json: options.Json = False,
 ) -> None:
     """Fit several approximations to the same rows and score them on the same other rows."""
     wanted = _wanted(approximations)
-    source = table_columns.open_table(data, target, table_columns.names_in(features))
-    rows, names = table_columns.read(source), source.feature_names
-    given = None if test is None else table_columns.read(table_columns.open_table(test, target, names))
+    kinds = kinds_of(categorical, ignore, dates)
+    files = replace(table_columns.files(data, sep, decimal, encoding, no_header), text=text_among(kinds))
+    source = table_columns.open_table(files, target, table_columns.names_in(features))
+    rows, names = table_columns.labelled(source), source.feature_names
+    given = None
+    if test is not None:
+        given = table_columns.labelled(table_columns.open_table(replace(files, paths=(test,)), target, names))
     train, other = _split(rows, test_fraction, seed) if given is None else (rows, given)
-    settings = Settings("sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose=False)
+    settings = Settings("sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, False, kinds)
     results: list[dict[str, Any]] = []
     for name in wanted:
         one, interrupted = _measured(replace(settings, approximation=name), train, other, time_budget, as_json)
@@ -112,7 +128,7 @@ def _wanted(names: str) -> list[str]:
 
 
 def _measured(
-    settings: Settings, train: "Batch", test: "Batch", budget: float | None, quiet: bool
+    settings: Settings, train: Labelled, test: Labelled, budget: float | None, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
     """(scores, seconds and memory above that before, of one approximation or its error, whether Ctrl-C was pressed)."""
     from sparsegp.report.scores import scores
@@ -131,7 +147,7 @@ def _measured(
     return result, watcher.interrupted
 
 
-def _split(rows: "Batch", fraction: float, seed: int) -> tuple["Batch", "Batch"]:
+def _split(rows: Labelled, fraction: float, seed: int) -> tuple[Labelled, Labelled]:
     n_test = round(fraction * len(rows))
     if not 0 < n_test < len(rows):
         raise InputError(f"--test-fraction={fraction} of {len(rows)} rows leaves nothing to learn from or to test on.")
@@ -162,6 +178,9 @@ def plan(
     data: options.Data,
     target: options.Target,
     features: options.Features = None,
+    categorical: options.Categorical = None,
+    ignore: options.Ignore = None,
+    dates: options.Dates = None,
     approximation: Annotated[str, typer.Option("--approximation", "-a", help="vfe, fitc, pic, ...")] = "auto",
     kernel: options.Kernel = "se",
     n_inducing: options.Inducing = 512,
@@ -175,13 +194,17 @@ def plan(
         Path | None,
         typer.Option(help="JSON file with the constants of a machine (`machine` of --json). Default: this machine."),
     ] = None,
+    sep: options.Sep = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    no_header: options.NoHeader = False,
     as_json: options.Json = False,
 ) -> None:
-    """Predict time, memory, passes and traffic of a fit. Reads no more than the footer of the file."""
+    """Predict time, memory, passes and traffic of a fit. Reads no more than the footer and the first rows."""
     import sparsegp
 
     found = sparsegp.plan(
-        data,
+        table_columns.files(data, sep, decimal, encoding, no_header),
         target=target,
         features=table_columns.names_in(features),
         n_rows=n_rows,
@@ -194,6 +217,7 @@ def plan(
         n_blocks=n_blocks,
         optimizer=optimizer,
         time_budget=time_budget,
+        columns=kinds_of(categorical, ignore, dates),
     )
     if as_json:
         print_json(found.to_dict())

@@ -10,12 +10,14 @@ from sparsegp.cli.output import note, print_json, show, show_rows
 from sparsegp.errors import InputError
 
 if TYPE_CHECKING:
-    from sparsegp.data import Source
+    from sparsegp.data.files import FileSource
 
 
 def update(
     model: options.Model,
-    data: Annotated[list[Path], typer.Argument(help="Files of new rows; each file is a batch.")],
+    data: Annotated[
+        list[Path], typer.Argument(help="Files of new rows, each file or folder a batch; - for standard input.")
+    ],
     target: options.KnownTarget = None,
     weight: options.Weight = None,
     noise_var: options.NoiseVar = None,
@@ -29,6 +31,10 @@ def update(
         bool, typer.Option("--separate", help="The new rows alone, to be merged into the model later. Needs -o.")
     ] = False,
     chunk_rows: options.ChunkRows = options.READ_ROWS,
+    sep: options.Sep = None,
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    no_header: options.NoHeader = False,
     as_json: options.Json = False,
 ) -> None:
     """Add rows exactly, without learning again. A batch that is in the model already is not added twice.
@@ -53,7 +59,9 @@ def update(
             raise InputError("--noise-var is not for a model with learned noise: it knows the noise of every place.")
         for path in data:
             name, columns = table_columns.target_of(fitted, target), {"weight": weight, "noise_var": noise_var}
-            source = table_columns.open_for(fitted, path, name, **columns, batch_rows=chunk_rows)
+            files_of_batch = table_columns.files([path], sep, decimal, encoding, no_header)
+            source = table_columns.open_for(fitted, files_of_batch, name, **columns, batch_rows=chunk_rows)
+            table_columns.say_unused(fitted, source, name, weight, noise_var)
             reports.append({"file": str(path), **_add_once(fitted, source, batch_id, destination)})
     if as_json:
         print_json({"model": str(destination), "batches": reports, "rows_in_model": int(fitted.n_samples_seen_)})
@@ -72,17 +80,17 @@ def _opened(path: Path, separate: bool) -> Any:
     return model.without_rows() if separate else model
 
 
-def _add_once(model: Any, source: "Source", batch_id: str | None, destination: Path) -> dict[str, Any]:
+def _add_once(model: Any, source: "FileSource", batch_id: str | None, destination: Path) -> dict[str, Any]:
     from sparsegp import files
 
-    name = batch_id or table_columns.content_id(source)
+    name = batch_id or table_columns.content_id(model, source)
     if name in files.batch_ids(model):
         return {"batch_id": name, "added": False, "rows": 0}
     n_rows = 0
-    for X, y, noise, weight in table_columns.tuples(source):
-        known = {} if noise is None else {"noise_var": noise}
-        model.partial_fit(X, y, sample_weight=weight, **known)
-        n_rows += len(y)
+    for rows in table_columns.rows_of(model, source):
+        known = {} if rows.batch.noise_var is None else {"noise_var": rows.batch.noise_var}
+        model.partial_fit(rows.given.X, rows.given.y, sample_weight=rows.batch.weight, **known)
+        n_rows += len(rows.given)
     files.record_batches(model, name)
     model.save(destination)
     return {"batch_id": name, "added": True, "rows": n_rows}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sparsegp.cli.output import note
+from sparsegp.cli.output import note, shown
 
 INTERRUPTED = 130  # the exit code
 
@@ -35,6 +35,10 @@ class Watcher:
             self.steps += 1
             self.bar.update(self.task, description=_described(self.steps, metadata))
         return self.interrupted
+
+    def says(self, step: str) -> None:
+        """Which step of the command runs."""
+        self.bar.update(self.task, description=_plain(step))
 
     def interrupt(self, number: int, frame: Any) -> None:
         """At the first Ctrl-C learning ends with the best point so far; the second one ends the program."""
@@ -66,7 +70,14 @@ def _quit(number: int, frame: Any) -> None:
 
 def _described(step: int, facts: Mapping[str, Any]) -> str:
     evidence, rows = facts["log_evidence_per_row"], facts["n_rows"]
-    return f"step {step}, {rows:,} rows, log evidence per row {evidence:.4f}"
+    return f"{facts.get('stage') or 'learning'}: step {step}, {rows:,} rows, log evidence per row {evidence:.4f}"
+
+
+def _plain(text: str) -> str:
+    """Text from outside as a description of rich, in which brackets are markup."""
+    from rich.markup import escape
+
+    return escape(shown(text))
 
 
 @contextmanager

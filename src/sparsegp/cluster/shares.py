@@ -10,8 +10,6 @@ from operator import add
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from sparsegp.cluster.client import READING_RETRIES, dask_package, gathered, losses_explained, submit, worker_threads
@@ -20,8 +18,8 @@ from sparsegp.cluster.executor import DaskExecutor, all_threads
 from sparsegp.core.block import Block, MemoryRows, Sum
 from sparsegp.data import Scaling, Scan, SourceRows, scan, to_block
 from sparsegp.data.arrays import ArraySource
-from sparsegp.data.batches import Batch, Place, Source, rows_per_batch
-from sparsegp.data.columns import Columns, FromTable, Piece
+from sparsegp.data.batches import Batch, Source
+from sparsegp.data.columns import Columns
 from sparsegp.data.encoded import (
     Numbers,
     SurveyedColumns,
@@ -33,7 +31,7 @@ from sparsegp.data.encoded import (
     with_encoding,
 )
 from sparsegp.data.encoding import Encoding
-from sparsegp.data.files import READ_BUFFER_BYTES, CsvSource, ParquetPart, ParquetSource, label
+from sparsegp.data.files import FileSource
 from sparsegp.data.iterables import DaskArraySource, DaskFrameSource
 from sparsegp.data.layout import FeatureLayout
 from sparsegp.data.scan import SAMPLE_ROWS, MissingInputError, valid_batches, with_weight
@@ -65,47 +63,19 @@ class Joined:
             yield from source
 
 
-@dataclass(frozen=True)
-class RowGroup(FromTable):
-    """One row group of a Parquet file; `start` is its first row within the file."""
-
-    part: ParquetPart
-    columns: Columns
-    group: int
-    start: int
-    n_rows: int
-
-    def pieces(self) -> Iterator[Piece]:
-        wanted = [name for name in self.columns.all if name not in self.part.constants]
-        place = Place(label(self.part.path), self.start, self.group)
-        step = rows_per_batch(self.n_features)
-        try:
-            with pq.ParquetFile(self.part.path, buffer_size=READ_BUFFER_BYTES) as file:
-                for table in file.iter_batches(step, row_groups=[self.group], columns=wanted, use_threads=False):
-                    yield Piece(table, place, self.part.constants)
-                    place = place.later(table.num_rows)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(
-                f"{place.name}, row group {self.group} cannot be read on a worker: {error}. The file must be at the "
-                "same path on every worker and must not change during a fit."
-            ) from error
-
-
 def pieces_of(source: Source, n_shares: int) -> list[tuple[Source, float]]:
     """Consecutive pieces of a source, each with the number of its rows (1 where nobody knows it)."""
     if isinstance(source, Numbers):
         inner = pieces_of(source.source, n_shares)
         return [(replace(source, source=piece), size) for piece, size in inner]
-    if isinstance(source, ParquetSource):
-        return [(group, group.n_rows) for part in source.parts for group in _row_groups(part, source.columns)]
-    if isinstance(source, CsvSource):
-        return [(replace(source, paths=(path,)), 1.0) for path in source.paths]
+    if isinstance(source, FileSource):
+        return [(part, 1.0 if part.n_rows is None else part.n_rows) for part in source.cut()]
     if isinstance(source, ArraySource | TableSource):
         cuts = [round(source.n_rows * k / n_shares) for k in range(n_shares + 1)]
         return [(_rows(source, a, b), b - a) for a, b in pairwise(cuts)]
     raise InputError(
         f"A {type(source).__name__} can only be read on this machine, not by workers. Give arrays, a table, a dask "
-        "collection, or paths to Parquet or CSV files that every worker can read."
+        "collection, or paths to files that every worker can read."
     )
 
 
@@ -115,13 +85,6 @@ def shared_out(pieces: Sequence[Any], sizes: Sequence[float], n_shares: int) -> 
     middle = np.cumsum(size) - size / 2.0
     share = np.minimum((middle / max(float(size.sum()), 1.0) * n_shares).astype(int), n_shares - 1)
     return [[piece for piece, k in zip(pieces, share, strict=True) if k == j] for j in range(n_shares)]
-
-
-def _row_groups(part: ParquetPart, columns: Columns) -> list[RowGroup]:
-    metadata = pq.read_metadata(part.path)
-    sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-    starts = np.cumsum([0, *sizes]).tolist()
-    return [RowGroup(part, columns, k, starts[k], n_rows) for k, n_rows in enumerate(sizes)]
 
 
 def _rows(source: ArraySource | TableSource, start: int, stop: int) -> Source:

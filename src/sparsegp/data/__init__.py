@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 from sparsegp.data.batches import Batch, Place, Source
 from sparsegp.data.encoded import read_encoded, with_encoding
 from sparsegp.data.encoding import Encoding
+from sparsegp.data.files import Files
 from sparsegp.data.layout import FeatureLayout
 from sparsegp.data.open import is_read_in_batches, open_inputs, open_source
 from sparsegp.data.scan import Moments, Scan, scan, whole_batch
 from sparsegp.data.survey import Asked
+from sparsegp.data.text_files import Dialect
 
 if TYPE_CHECKING:
     from sparsegp.data.rows import DiskRows, Scaling, SourceRows, nearest_block, random_block, to_block, write_blocks
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Asked",
     "Batch",
+    "Dialect",
     "DiskRows",
     "Encoding",
     "FeatureLayout",
+    "Files",
     "Moments",
     "Place",
     "Scaling",

@@ -9,9 +9,9 @@ import numpy as np
 from sparsegp.data.arrays import ArraySource
 from sparsegp.data.batches import Source
 from sparsegp.data.columns import Roles
-from sparsegp.data.files import ParquetSource, open_files
+from sparsegp.data.files import Files
 from sparsegp.data.iterables import DaskArraySource, DaskFrameSource, IterableSource, reader_of, spool
-from sparsegp.data.tables import LIBRARIES, TableSource, is_table, library_of
+from sparsegp.data.tables import TableSource, is_series, is_table, library_of
 from sparsegp.errors import InputError
 
 
@@ -39,15 +39,13 @@ def open_source(
     roles = _roles(target, features, noise_var, sample_weight)
     if roles is not None and y is not None:
         raise InputError("Give either y or target=, not both.")
-    if (paths := _paths(X)) is not None:
-        return open_files(paths, _needed(roles, "a file"), batch_rows)
+    if (files := Files.of(X)) is not None:
+        return files.open(_needed(roles, "a file"), batch_rows)
     library = library_of(X)
     if is_table(X) and y is None:
         return TableSource.of(X, _needed(roles, "a table"), batch_rows=batch_rows)
     if library == "dask" and y is None:
         return DaskFrameSource.of(X, _needed(roles, "a dask DataFrame"), batch_rows)
-    if library in LIBRARIES and not is_table(X):
-        raise InputError(f"A {library} {type(X).__name__} is not a table in memory; collect it, or give its file.")
     if y is None:
         return _open_iterable(X, roles, batch_rows, spool_to)
     if library == "dask" and hasattr(X, "columns"):
@@ -59,9 +57,11 @@ def open_source(
     return ArraySource.of(X, y, noise_var, sample_weight, batch_rows=batch_rows)
 
 
-def open_inputs(path: Path, features: Sequence[str] | None = None, batch_rows: int | None = None) -> Source:
+def open_inputs(X: Any, features: Sequence[str] | None = None, batch_rows: int | None = None) -> Source:
     """Rows to predict, from files: the columns `features` (None: all), and zeros in place of targets."""
-    return open_files([path], Roles(None, None if features is None else tuple(features)), batch_rows)
+    files = Files.of(X)
+    assert files is not None, X
+    return files.open(Roles(None, None if features is None else tuple(features)), batch_rows)
 
 
 def is_source(X: Any) -> bool:
@@ -71,9 +71,9 @@ def is_source(X: Any) -> bool:
 
 def is_read_in_batches(X: Any, y: Any = None) -> bool:
     """Files, dask collections and iterables of batches: data that are not one array or table in memory."""
-    if _paths(X) is not None or library_of(X) == "dask" or is_source(X):
+    if Files.of(X) is not None or library_of(X) == "dask" or is_source(X):
         return True
-    if y is not None or isinstance(X, np.ndarray) or library_of(X) in LIBRARIES:
+    if y is not None or isinstance(X, np.ndarray) or is_table(X):
         return False
     return callable(X) or isinstance(X, Iterable)
 
@@ -95,24 +95,21 @@ def _needed(roles: Roles | None, what: str) -> Roles:
     return roles
 
 
-def _paths(X: Any) -> list[Path] | None:
-    """X as paths, if it is a path or a list of paths."""
-    if isinstance(X, (str, Path)):
-        return [Path(X)]
-    if isinstance(X, (list, tuple)) and X and all(isinstance(path, (str, Path)) for path in X):
-        return [Path(path) for path in X]
-    return None
-
-
 def _open_iterable(X: Any, roles: Roles | None, batch_rows: int | None, spool_to: str | Path | None) -> Source:
     if isinstance(X, np.ndarray):
         raise InputError("X is an array and y is missing: give y.")
-    if not (callable(X) or isinstance(X, Iterable)):
+    if is_series(X) or not (callable(X) or isinstance(X, Iterable)):
         raise InputError(
-            "Data must be arrays, a pandas, polars or pyarrow table, a path to Parquet or CSV, a dask collection or "
-            f"an iterable of batches; got {type(X).__name__}."
+            "Data must be arrays, a table (pandas, polars, pyarrow, anything with an Arrow stream), a path to Parquet, "
+            "CSV, Feather or JSON lines, a dask collection or an iterable of batches; "
+            f"got {_called(X)}."
         )
     if spool_to is not None:
         path = Path(spool_to)
-        return ParquetSource.open([path], spool(X() if callable(X) else X, roles, path), batch_rows)
+        return Files((path,)).open(spool(X() if callable(X) else X, roles, path), batch_rows)
     return IterableSource.of(reader_of(X), roles, batch_rows)
+
+
+def _called(X: Any) -> str:
+    """A pandas Series, a float."""
+    return type(X).__name__ if library_of(X) == "builtins" else f"a {library_of(X)} {type(X).__name__}"

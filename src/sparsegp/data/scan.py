@@ -255,7 +255,7 @@ def valid_batches(source: Source, count: RowCount | None = None) -> Iterator[Bat
 def names_of(source: Source) -> tuple[str, ...] | None:
     """Of each column of X, the name of the user's column that it comes from."""
     names, encoding = source.feature_names, source.encoding
-    return names if encoding is None or names is None else tuple(names[d] for d in encoding.origins)
+    return names if encoding is None or names is None else tuple(encoding.names[d] for d in encoding.origins)
 
 
 def with_target(batch: Batch) -> Batch:

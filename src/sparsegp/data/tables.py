@@ -1,4 +1,4 @@
-"""Tables in memory: pandas, polars and pyarrow, all read as arrow columns."""
+"""Tables in memory: whatever narwhals knows, or has the Arrow stream interface, read as arrow columns."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,13 +12,8 @@ from sparsegp.data.batches import Place, rows_per_batch
 from sparsegp.data.columns import Columns, FromTable, Header, Piece, Roles
 from sparsegp.errors import InputError
 
-_FROM = {
-    ("pandas", "DataFrame"): lambda X: pa.Table.from_pandas(X, preserve_index=False),
-    ("polars", "DataFrame"): lambda X: X.to_arrow(),
-    ("pyarrow", "RecordBatch"): lambda X: pa.Table.from_batches([X]),
-    ("pyarrow", "Table"): lambda X: X,
-}
-LIBRARIES = frozenset(library for library, _ in _FROM)
+_ARROW_INTERFACES = ("__arrow_c_stream__", "__arrow_c_array__")
+_PLAIN = (np.ndarray, list, tuple, dict, str, bytes, int, float)
 
 
 def library_of(X: Any) -> str:
@@ -27,15 +22,43 @@ def library_of(X: Any) -> str:
 
 
 def is_table(X: Any) -> bool:
-    return (library_of(X), type(X).__name__) in _FROM
+    """Whether X has named columns: pandas, polars and pyarrow tables, DuckDB relations, lazy frames and the like.
+
+    A dask DataFrame is none of them: it is read partition by partition.
+    """
+    if isinstance(X, _PLAIN) or library_of(X) == "dask" or is_series(X):
+        return False
+    return any(hasattr(X, name) for name in _ARROW_INTERFACES) or _as_frame(X) is not None
+
+
+def is_series(X: Any) -> bool:
+    """One column without a table around it has the Arrow interface, too."""
+    import narwhals.stable.v2 as nw
+
+    return nw.dependencies.is_into_series(X) or isinstance(X, pa.Array | pa.ChunkedArray)
+
+
+def _as_frame(X: Any) -> Any:
+    """X as a narwhals frame; None where narwhals does not know it."""
+    import narwhals.stable.v2 as nw
+
+    found = nw.from_native(X, pass_through=True)
+    return found if isinstance(found, nw.DataFrame | nw.LazyFrame) else None
 
 
 def to_arrow(X: Any, name: str = "the table") -> Any:
     """The table as a pyarrow Table; its columns are shared, not copied, wherever the libraries allow it."""
+    if isinstance(X, pa.Table):
+        return X
     try:
-        return _FROM[library_of(X), type(X).__name__](X)
+        frame = _as_frame(X)
+        if frame is None:
+            return pa.table(X)
+        return frame.collect("pyarrow").to_arrow() if hasattr(frame, "collect") else frame.to_arrow()
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InputError(f"{name} has a column of mixed types: {error}. Convert it to numbers first.") from error
+        raise InputError(f"{name} has a column of mixed types: {error}. Convert it to one type first.") from error
+    except Exception as error:  # a lazy frame is computed here, and every engine has errors of its own
+        raise InputError(f"{name}, a {library_of(X)} {type(X).__name__}, cannot be read: {error}.") from error
 
 
 @dataclass(frozen=True)

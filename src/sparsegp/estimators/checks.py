@@ -6,7 +6,6 @@ Messages say which row and column to look at.
 import warnings
 from collections.abc import Sequence
 from copy import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from sparsegp.data import (
     Asked,
     Batch,
+    Files,
     Place,
     Source,
     is_read_in_batches,
@@ -225,8 +225,8 @@ def new_inputs(estimator: Any, X: Any) -> Array:
         return rows
     columns = input_columns(estimator)
     encoding = columns.encoding
-    if isinstance(X, str | Path):
-        source = with_encoding(open_inputs(Path(X), columns.needed), encoding)
+    if Files.of(X) is not None:
+        source = with_encoding(open_inputs(X, columns.needed), encoding)
         if encoding is None:
             require_width(estimator, source.n_features)
         rows = whole_batch(source).X

@@ -120,7 +120,8 @@ class StepListener:
         if self.context is None or not hasattr(self.estimator, "_skl_callbacks"):
             return False
         task = self.context.subcontext(task_name="learning step").call_on_fit_task_begin(estimator=self.estimator)
-        metadata = {"log_evidence_per_row": step.objective / step.n_rows, "n_rows": step.n_rows}
+        evidence = step.objective / step.n_rows
+        metadata = {"log_evidence_per_row": evidence, "n_rows": step.n_rows, "stage": step.stage}
         return bool(task.call_on_fit_task_end(estimator=self.estimator, metadata=metadata))
 
     def _described(self, step: LearningStep) -> str:

@@ -527,6 +527,9 @@ class SparseGPRegressor(Estimator):
         trend = progress.model.trend
         info = {**progress.info, "innovations": Innovations().summary(), "trend": None if trend is None else trend.name}
         info |= {} if choice is None else {"choice": choice.report()}
+        if "rmse" in info.get("calibration", {}):  # so far in the scaling of the model
+            found = info["calibration"]
+            info["calibration"] = {**found, "rmse": found["rmse"] * data.scaling.y_scale}
         if in_steps:
             info["budget"] = _budget_report(budget, progress)
             if progress.reason == anytime_run.TOO_SHORT:

@@ -223,7 +223,8 @@ def _tried(
 
     def on_step(step: LearningStep) -> bool:
         nonlocal asked
-        asked = asked or (problem.on_step is not None and problem.on_step(step))
+        told = replace(step, stage=f"trial of {name}")
+        asked = asked or (problem.on_step is not None and problem.on_step(told))
         return asked
 
     last: Progress | None = None

@@ -58,6 +58,14 @@ class Residuals:
         return Residuals(self.X[torch.from_numpy(index)], self.y[index], self.mean[index], self.std[index], weight)
 
     @property
+    def errors(self) -> dict[str, float]:
+        """The RMSE of the means, and R^2, the part of the variance of the targets that they explain."""
+        mean_square = float(np.average((self.y - self.mean) ** 2, weights=self.weight))
+        centre = np.average(self.y, weights=self.weight)
+        var = float(np.average((self.y - centre) ** 2, weights=self.weight))
+        return {"rmse": math.sqrt(mean_square), "r2": 1.0 - mean_square / var if var > 0 else math.nan}
+
+    @property
     def surroundings(self) -> Array:
         return surroundings(self.X.double().cpu().numpy(), self.mean, self.std)
 
@@ -112,7 +120,7 @@ def _holding_out(
             again = _local_scale(model, rows, options, rng)
             if again is not None:
                 calibration = replace(calibration, scale=again.with_strength(calibration.scale.strength))
-    info = {**last.info, "calibration": {"held_out": len(seen), **report}}
+    info = {**last.info, "calibration": {"held_out": len(seen), **seen.errors, **report}}
     done = replace(last, model=model, info=info, calibration=calibration, log_evidence=model.log_evidence)
     if exact:
         yield replace(done, rows_seen=rows.total_weight, fraction=1.0)
@@ -143,7 +151,7 @@ def _leaving_out(problem: Problem, options: CalibrationOptions, rows: Rows, budg
     n_learned = sum(parameter.numel() for parameter in last.model.kernel.parameters()) + 1
     looser = math.sqrt(1.0 + 2.0 * n_learned / len(seen))
     calibration, report = chosen(replace(seen, std=seen.std / looser), None, options, problem.rng.spawn(1)[0])
-    info = {**last.info, "calibration": {"left_out": len(seen), **report}}
+    info = {**last.info, "calibration": {"left_out": len(seen), **seen.errors, **report}}
     yield replace(last, info=info, calibration=calibration)
 
 
@@ -195,6 +203,7 @@ def chosen(
         "strength": 0.0 if used is None else used.strength,
         "widened": best.widened,
         "gain": gain,
+        "coverage_95": best.coverage_95,
     }
     return Calibration(best.shape, used, len(seen), gain), report
 

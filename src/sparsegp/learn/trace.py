@@ -57,12 +57,13 @@ def is_over(deadline: Deadline | None) -> bool:
 
 @dataclass(frozen=True)
 class LearningStep:
-    """One accepted step, for progress bars and callbacks."""
+    """One accepted step, for progress bars and callbacks. `stage`: what it is a step of, where that is no learning."""
 
     objective: float
     n_rows: int
     evaluations: int
     seconds: float
+    stage: str = ""
 
 
 @dataclass(frozen=True)

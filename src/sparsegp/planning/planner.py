@@ -6,6 +6,7 @@ from typing import Any
 
 from sparsegp.core.approximations import Family
 from sparsegp.core.dense import MOST_ROWS
+from sparsegp.data import Asked
 from sparsegp.errors import InputError
 from sparsegp.estimators.checks import positive_count
 from sparsegp.estimators.sparse import SparseGPRegressor
@@ -37,7 +38,8 @@ class Plan:
     """What a fit will cost, predicted from the operations it does and the speed of the machine; nothing was fitted.
 
     `estimates` has one entry for each number of machines that was asked for; `warnings` say what will not work well and
-    what to do instead.
+    what to do instead. `columns` says what each column is, by the first rows of a file; None where all are numbers.
+    `n_features` counts the numbers that they become.
     """
 
     n_rows: int
@@ -49,6 +51,7 @@ class Plan:
     machine: Machine
     estimates: tuple[Estimate, ...]
     warnings: tuple[str, ...]
+    columns: dict[str, str] | None = None
 
     @property
     def seconds(self) -> float:
@@ -75,7 +78,9 @@ class Plan:
             f"{self.approximation} on {self.n_rows:,} rows x {self.n_features:,} columns, "
             f"{self.n_inducing:,} inducing inputs{blocks} (predicted)"
         )
-        return "\n".join([title, *_aligned(self.table()), *(f"! {warning}" for warning in self.warnings)])
+        kinds = [f"{GAP}{name}: {kind}" for name, kind in (self.columns or {}).items()]
+        kinds = ["columns, by the first rows", *kinds] if kinds else []
+        return "\n".join([title, *_aligned(self.table()), *kinds, *(f"! {warning}" for warning in self.warnings)])
 
     def table(self) -> list[list[str]]:
         """A line of texts for each quantity, one column for each number of machines."""
@@ -113,7 +118,7 @@ def plan(
 ) -> Plan:
     """Predict memory, time, passes and traffic of a fit.
 
-    Nothing is fitted. No file is read beyond its footer.
+    Nothing is fitted. No file is read beyond its footer, or beyond its first rows where columns are no numbers.
 
     Parameters
     ----------
@@ -147,7 +152,8 @@ def plan(
         If the shape of the data is not known, or a parameter cannot be used.
     """
     wanted = checked_estimator(estimator, parameters)
-    shape = shape_of(X, target=target, features=features, n_rows=n_rows, n_features=n_features)
+    asked = Asked.of(wanted.categorical, wanted.columns)
+    shape = shape_of(X, target=target, features=features, n_rows=n_rows, n_features=n_features, asked=asked)
     counts = _counts(machines)
     constants = measured() if machine is None else Machine.of(machine)
     model = model_of(wanted, shape)
@@ -162,6 +168,7 @@ def plan(
         machine=constants,
         estimates=estimates,
         warnings=_warnings_of(wanted, model, shape, constants, estimates),
+        columns=shape.columns,
     )
 
 

@@ -2,35 +2,37 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
-from sparsegp.data import open_source
-from sparsegp.data.files import CsvSource, ParquetSource
+from sparsegp.data import Asked, Encoding, Files, open_source
+from sparsegp.data.encoded import needs_survey, survey_of
+from sparsegp.data.files import FileSource
 from sparsegp.data.scan import SAMPLE_ROWS
 from sparsegp.errors import InputError
 from sparsegp.estimators.checks import positive_count
 from sparsegp.estimators.sparse import SparseGPRegressor
 from sparsegp.kernels import Kernel, SquaredExponential, as_kernel
 
-CSV_SAMPLE_BYTES = 2**20
 OTHER_KERNEL_COST = 2.0
 
 
 @dataclass(frozen=True)
 class DataShape:
-    """`file_bytes` are read from files in one pass; `is_held` says that the caller has the rows in memory already."""
+    """`file_bytes` are read from files in one pass; `is_held` says that the caller has the rows in memory already.
+
+    `n_features` counts numbers; `columns` says what the columns are that become them, None where all are numbers.
+    """
 
     n_rows: int
     n_features: int
     file_bytes: float = 0.0
     is_held: bool = False
     is_estimated: bool = False
+    columns: dict[str, str] | None = None
 
     @property
     def array_bytes(self) -> float:
@@ -45,6 +47,7 @@ def shape_of(
     features: Sequence[str] | None = None,
     n_rows: int | None = None,
     n_features: int | None = None,
+    asked: Asked | None = None,
 ) -> DataShape:
     """Of arrays, tables, files, or of the numbers alone, which stand for a file of as many float64.
 
@@ -59,16 +62,13 @@ def shape_of(
         return DataShape(n_rows, n_features, file_bytes=8.0 * numbers)
     if n_features is not None:
         raise InputError("The data say how many columns there are: leave n_features= out.")
-    found = _of_files(X, target, features, n_rows) if _is_path(X) else _in_memory(X, target, features, n_rows)
+    if Files.of(X) is None:
+        found = _in_memory(X, target, features, n_rows)
+    else:
+        found = _of_files(X, target, features, n_rows, asked or Asked())
     if found.n_rows < 1:
         raise InputError("The data have no rows: there is nothing to plan.")
     return found
-
-
-def _is_path(X: Any) -> bool:
-    return isinstance(X, str | Path) or (
-        isinstance(X, list | tuple) and bool(X) and all(isinstance(path, str | Path) for path in X)
-    )
 
 
 def _in_memory(X: Any, target: str | None, features: Sequence[str] | None, n_rows: int | None) -> DataShape:
@@ -87,37 +87,29 @@ def _in_memory(X: Any, target: str | None, features: Sequence[str] | None, n_row
     return DataShape(int(known), n_columns, is_held=True)
 
 
-def _of_files(X: Any, target: str | None, features: Sequence[str] | None, n_rows: int | None) -> DataShape:
+def _of_files(
+    X: Any, target: str | None, features: Sequence[str] | None, n_rows: int | None, asked: Asked
+) -> DataShape:
     source = open_source(X, target=target, features=features)
-    if isinstance(source, ParquetSource):
-        size = sum(_column_bytes(part.path, source.columns.all) for part in source.parts)
-        return DataShape(source.n_rows if n_rows is None else n_rows, source.n_features, float(size))
-    assert isinstance(source, CsvSource)
-    size = sum(path.stat().st_size for path in source.paths)
-    rows = _csv_rows(source.paths) if n_rows is None else n_rows
-    return DataShape(rows, source.n_features, float(size), is_estimated=n_rows is None)
+    assert isinstance(source, FileSource)
+    encoding = _of_first_rows(source, asked) if needs_survey(source, asked) else None
+    rows = source.n_rows if n_rows is None else n_rows
+    is_estimated = rows is None
+    if rows is None:
+        rows = source.estimated_rows()
+    if rows is None:
+        raise InputError(f"The number of rows of {X} is not known before it is read: give n_rows= (--n-rows).")
+    sizes = rows, source.n_features if encoding is None else encoding.n_features, float(source.n_bytes())
+    words = None if encoding is None else encoding.words
+    return DataShape(*sizes, is_estimated=is_estimated, columns=words)
 
 
-def _column_bytes(path: str, names: Sequence[str]) -> int:
-    """Of these columns as they are on disk, by the footer of the file."""
-    footer = pq.read_metadata(path)
-    groups = (footer.row_group(k) for k in range(footer.num_row_groups))
-    columns = (group.column(j) for group in groups for j in range(group.num_columns))
-    return sum(column.total_compressed_size for column in columns if column.path_in_schema in names)
-
-
-def _csv_rows(paths: Sequence[Path]) -> int:
-    """From the length of the first lines of each file."""
-    return round(sum(_lines(path) for path in paths))
-
-
-def _lines(path: Path) -> float:
-    if path.suffix.lower() not in (".csv", ".tsv"):
-        raise InputError(f"The number of rows of '{path}' is not known before it is unpacked: give n_rows=.")
-    with path.open("rb") as file:
-        start = file.read(CSV_SAMPLE_BYTES)
-    count = start.count(b"\n") + (not start.endswith(b"\n"))
-    return max(0.0, count * path.stat().st_size / max(len(start), 1) - 1.0)
+def _of_first_rows(source: FileSource, asked: Asked) -> Encoding:
+    """How columns that are no numbers become numbers, as far as the first rows tell."""
+    survey = survey_of(source, asked, is_late=lambda: True)
+    if survey is None:
+        raise InputError("The data have no rows: there is nothing to plan.")
+    return survey.encoding(asked)
 
 
 @dataclass(frozen=True)

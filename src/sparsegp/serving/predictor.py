@@ -206,6 +206,11 @@ class Predictor:
             _encoding=encoding,
         )
 
+    @property
+    def encoding(self) -> Encoding | None:
+        """How the columns of a table become numbers; None where they are numbers."""
+        return self._encoding
+
     def forecast(self, X: Any) -> "Forecast":
         """The distribution of y at each row of X, as one object.
 
