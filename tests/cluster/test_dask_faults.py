@@ -30,7 +30,7 @@ from sparsegp.parallel import itself  # noqa: E402
 
 def test_a_bad_row_group_is_named(both: Any, tmp_path: Any) -> None:
     X, y = make_data()
-    X[217, 1] = np.nan
+    X[217, 1] = np.inf
     frame_of(X, y).to_parquet(tmp_path / "bad.parquet", row_group_size=20)
     place = r"bad\.parquet', row group 10 \(row 17 .* row 217 of the file\): column 'b'"
     with pytest.raises(InputError, match=place):

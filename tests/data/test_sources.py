@@ -328,7 +328,7 @@ def test_iterables_that_do_not_fit(tmp_path: Path) -> None:
         ({"X": pl.Series([1.0]), "target": "y"}, "Data must be arrays.*got a polars Series"),
         ({"X": pd.DataFrame({"a": [1, "x"], "y": [1.0, 2.0]}, dtype=object), "target": "y"}, "mixed types"),
         ({"X": pa.table([[1], [2], [3]], names=["a", "a", "y"]), "target": "y"}, "more than one column named 'a'"),
-        ({"X": frame()[["y"]], "target": "y"}, "no column left for the inputs"),
+        ({"X": frame()[["y"]], "target": "y"}, "no columns for the inputs left besides 'y'"),
     ],
 )
 def test_calls_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:

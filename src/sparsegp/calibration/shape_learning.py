@@ -76,7 +76,7 @@ class ShapeOptions:
     coverages: tuple[float, ...] = (0.8, 0.95)
     errors_short: float = 1.5
     most_widening: float = 3.0
-    cell: float = 0.04
+    cell: float = 0.02
     cell_centre: float = 0.1
 
 

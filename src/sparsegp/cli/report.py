@@ -140,7 +140,8 @@ def _measured(
     try:
         with watched(model, budget, quiet=quiet) as watcher:
             model.fit(train.X, train.y)
-        seconds, megabytes = time.perf_counter() - started, _peak_megabytes() - before
+        # some systems report the memory of the moment as the peak
+        seconds, megabytes = time.perf_counter() - started, max(_peak_megabytes() - before, 0.0)
         result |= {**scores(model, test.X, test.y), "seconds": seconds, "megabytes": megabytes}
     except SparseGPError as error:
         return {**result, "error": str(error)}, False

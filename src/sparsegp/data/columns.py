@@ -162,7 +162,8 @@ class Header:
         else:
             features = self._given_features(roles.features, others)
         if not features:
-            raise InputError(f"{self.where} has no column left for the inputs besides {_listed(sorted(others))}.")
+            besides = f" left besides {_listed(sorted(others))}" if others else ""
+            raise InputError(f"{self.where} has no columns for the inputs{besides}: give one at least.")
         self.require_numbers(roles.named)
         self.require_columns(features)
         # a type that says nothing, as that of an empty part, may turn out as anything

@@ -58,7 +58,13 @@ def to_arrow(X: Any, name: str = "the table") -> Any:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"{name} has a column of mixed types: {error}. Convert it to one type first.") from error
     except Exception as error:  # a lazy frame is computed here, and every engine has errors of its own
-        raise InputError(f"{name}, a {library_of(X)} {type(X).__name__}, cannot be read: {error}.") from error
+        raise InputError(
+            f"{name}, a {library_of(X)} {type(X).__name__}, cannot be read: {error}.{_hint(error)}"
+        ) from error
+
+
+def _hint(error: Exception) -> str:
+    return " Rename the columns: no two may have the same name." if "unique column names" in str(error) else ""
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,8 @@ class CsvFile:
         if pa.types.is_integer(found) or pa.types.is_null(found):
             return pa.float64()
         if pa.types.is_timestamp(found):
-            return pa.timestamp("us", tz=found.tz)
+            # nanoseconds where there are any; microseconds reach farther into the past and the future
+            return pa.timestamp("ns" if found.unit == "ns" else "us", tz=found.tz)
         return found
 
     def _ungrouped(self, record: Any) -> Any:
