@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, parallel
 from sparsegp.core import noise_model
 from sparsegp.core.block import CHUNK_ROWS, Block, BlockStore
 from sparsegp.core.posterior import SMALLEST_VARIANCE, InducingPosterior, SparsePosterior
@@ -62,6 +62,11 @@ class LocalBlock(Beyond):
     @classmethod
     @torch.no_grad()
     def of(cls, prior: SparsePrior, block: Block) -> "LocalBlock":
+        with parallel.same_digits():
+            return cls._of(prior, block)
+
+    @classmethod
+    def _of(cls, prior: SparsePrior, block: Block) -> "LocalBlock":
         X = block.X.to(torch.float64)
         W = prior.features(X)
         noise, weight = repeated_noise(prior, block)

@@ -229,9 +229,9 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         batch = self._later_batch(given)
         block, labels = self._block_of(batch, given.blocks)
         if len(block):
-            digest = self.fitted_.digest
-            after = None if digest is None else digest.without_rows(batch)
-            self._assign_update(self.model_.remove(block, labels), -len(batch), after)
+            # a model that keeps its rows says which of these it does not have
+            model, digest = self.model_.remove(block, labels), self.fitted_.digest
+            self._assign_update(model, -len(batch), None if digest is None else digest.without_rows(batch))
         return self
 
     def _assign_update(
