@@ -368,7 +368,8 @@ class _Fit:
     def _started_locally(self, problem: Problem, rows: Rows) -> Problem:
         """Within half of the time that is left for learning; nothing is published before there are blocks.
 
-        It goes on from where the choice of the kernel has come. That is enough for few rows, which are learned whole.
+        Few rows, which are learned whole, need no more than where the choice of the kernel has come. Many rows start
+        afresh: from there, learning ended in a worse place on rows without noise.
         """
         assert problem.optimizer is not None
         known = problem.start.local
@@ -386,7 +387,7 @@ class _Fit:
         _, sample = affordable.sampled(problem, rows.sample, n, problem.rng)
         start = local_start(
             sample.all,
-            known or problem.start,
+            problem.start,
             problem.optimizer,
             problem.rng,
             problem.learning,
