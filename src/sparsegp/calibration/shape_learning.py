@@ -80,6 +80,10 @@ class ShapeOptions:
     cell_centre: float = 0.1
 
 
+# enough to keep heavy tails, which a calibration will mend, from deciding between models
+QUICK = ShapeOptions(starts=ShapeOptions().starts[:1], iterations=100, tolerance=1e-5)
+
+
 @dataclass(frozen=True)
 class LearnedShape:
     """A shape, the log density of each residual under a shape that was not learned from it, what that gains over the

@@ -5,7 +5,7 @@ exactly. Where they are few, every row is left out in turn, in closed form.
 """
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from sparsegp.fit.pipeline import Progress
 from sparsegp.fit.problem import SCALE, SHAPE, CalibrationOptions, Problem
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import anytime_run, batch
+from sparsegp.learn.trace import is_over
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,30 @@ class Residuals:
         forecast = model.forecast(block.X, None, Scaling.identity(block.X.shape[1]))
         weight = None if block.weight is None else block.weight.double().cpu().numpy()
         return cls(block.X, block.y.double().cpu().numpy(), forecast.mean, forecast.std, weight)
+
+    @classmethod
+    def concat(cls, parts: Sequence["Residuals"]) -> "Residuals":
+        y, mean, std = (np.concatenate([getattr(part, name) for part in parts]) for name in ("y", "mean", "std"))
+        weights = [part.weight for part in parts if part.weight is not None]
+        return cls(torch.cat([part.X for part in parts]), y, mean, std, np.concatenate(weights) if weights else None)
+
+    @classmethod
+    def within(
+        cls, budget: Budget, model: Any, block: Block, options: CalibrationOptions, rng: np.random.Generator
+    ) -> "Residuals":
+        """Of rows held out, of as many as there is time for: a local model has to prepare every block it visits."""
+        blocking = model.blocking if budget.limited and isinstance(model.posterior, LocalPosterior) else None
+        if blocking is None:
+            return cls.of(model, block)
+        late = budget.deadline_of_rest(options.residuals_fraction)
+        labels, parts = blocking.nearest(block.X), list[Residuals]()
+        for some in np.array_split(rng.permutation(blocking.n_blocks), -(-blocking.n_blocks // options.blocks_at_once)):
+            index = torch.nonzero(torch.isin(labels, torch.from_numpy(some)))[:, 0]
+            if len(index):
+                parts.append(cls.of(model, block.take(index)))
+            if is_over(late) and sum(map(len, parts)) >= options.fewest_residuals:
+                break
+        return cls.concat(parts)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -103,7 +128,7 @@ def _holding_out(
     for last in pipeline.steps(replace(problem, calibration=None), train, within):
         yield _of_all(replace(last, reason=None), len(train), rows)
     assert last is not None
-    seen = Residuals.of(last.model, held_out.all)
+    seen = Residuals.within(budget, last.model, held_out.all, options, rng)
     scale, judged = None, seen
     if options.kind != SHAPE and len(rows) >= options.fewest_for_scale:
         scale = _local_scale(last.model, train, options, rng)

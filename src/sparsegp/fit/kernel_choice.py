@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from sparsegp.calibration.shape_learning import ShapeOptions, calibrated_log_density
+from sparsegp.calibration.shape_learning import QUICK, ShapeOptions, calibrated_log_density
 from sparsegp.committee.learned_noise_experts import LearnedNoiseRecipe, LearnedNoiseSpec
 from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
@@ -54,19 +54,21 @@ class KernelOptions:
 
     candidates: tuple[str, ...] = ("matern32", "matern12", "se", "matern52")
     first_rounds: Rounds = field(
-        default_factory=lambda: Rounds(counts=(8, 8), n_rows=200, iterations=25, n_judged=100, n_neighbours=50)
+        default_factory=lambda: Rounds(
+            counts=(8,), n_rows=200, iterations=25, n_judged=100, n_neighbours=50, opening_count=8
+        )
     )
     rounds: Rounds = field(
-        default_factory=lambda: Rounds(counts=(8,), n_rows=200, iterations=12, n_judged=50, n_neighbours=50)
+        default_factory=lambda: Rounds(
+            counts=(8,), n_rows=200, iterations=12, n_judged=50, n_neighbours=50, openings=()
+        )
     )
     least_noise_fraction: float = 1e-3
     most_rows: int = 1_000_000
     budget_fraction: float = 0.15
     fewest_seconds: float = 4.0
     judged_rows: int = 500
-    shape: ShapeOptions = field(
-        default_factory=lambda: ShapeOptions(starts=ShapeOptions().starts[:1], iterations=100, tolerance=1e-5)
-    )
+    shape: ShapeOptions = QUICK
     n_cells: int = 8
     cell_rows: int = 300
     iterations: int = 20

@@ -112,8 +112,9 @@ class CalibrationOptions:
     At least `fewest_to_hold_out` rows are needed to hold `held_out_fraction` of them out. The local scale is of |z|
     plus `offset` of its median, of at most `scale_rows` rows left out of the fit in closed form. One of the `strengths`
     of the local scale is chosen on the rows held out. Residuals count as if they were not `farthest` out, or
-    `farthest_for_scale`. `budget_fraction` of a time budget is for all of it. In a stream a residual counts half after
-    `half_life` more rows.
+    `farthest_for_scale`. `budget_fraction` of a time budget is for all of it. Local models predict the rows held out
+    of `blocks_at_once`, for `residuals_fraction` of that time, and at least `fewest_residuals` rows. In a stream a
+    residual counts half after `half_life` more rows.
     """
 
     kind: str = AUTO
@@ -128,6 +129,9 @@ class CalibrationOptions:
     farthest: float = 50.0
     farthest_for_scale: float = 10.0
     budget_fraction: float = 0.25
+    residuals_fraction: float = 0.4
+    blocks_at_once: int = 8
+    fewest_residuals: int = 1_000
     half_life: float = 500.0
     trees: TreeOptions = field(default_factory=TreeOptions)
     shape: ShapeOptions = field(default_factory=ShapeOptions)

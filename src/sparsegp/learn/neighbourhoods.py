@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsegp import linalg
+from sparsegp.calibration.shape_learning import QUICK, calibrated_log_density
 from sparsegp.core.block import Block
 from sparsegp.core.dense import ExactPosterior, row_noise
 from sparsegp.core.partition import kernel_metric
@@ -24,10 +25,20 @@ from sparsegp.learn.sum_objective import ExactPart, threaded_sum
 from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, is_over
 from sparsegp.parallel import Threads
 
-START_FACTORS = (1.0, 0.3, 0.1)
 SEARCHED_ENTRIES = 2**22
 KERNEL_ROWS = 256
 MOST_TOGETHER = 64
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A climb before the first round: from `shorter` times the lengthscales, among a random `fraction` of the rows.
+
+    Far off, all looks like noise. What the shortest distances hide shows among fewer rows.
+    """
+
+    shorter: float
+    fraction: float
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,8 @@ class Rounds:
     """Neighbourhoods of each round, rows in each of them, how long a round may climb, and rows held out to judge it.
 
     With a deadline, judging a round takes about `judging` of the time, unless that is for less than the fewest rows.
+    The rounds go on from the best of the openings, which have small neighbourhoods and at most `opening_time` of the
+    time.
     """
 
     counts: tuple[int, ...] = (12, 12, 12, 12, 12)
@@ -44,7 +57,12 @@ class Rounds:
     n_judged: int = 256
     n_neighbours: int = 200
     fewest_judged: int = 32
-    judging: float = 0.1
+    judging: float = 0.06
+    openings: tuple[Opening, ...] = (Opening(1.0, 1.0), Opening(0.3, 1.0), Opening(0.3, 0.1))
+    opening_count: int = 16
+    opening_rows: int = 200
+    opening_iterations: int = 30
+    opening_time: float = 0.4
 
 
 def learn(
@@ -58,38 +76,84 @@ def learn(
     on_step: StepCallback | None = None,
     deadline: Deadline | None = None,
 ) -> list[LearningResult]:
-    """Learn kernel and noise in place; one result a round, as many as there is time for.
+    """Learn kernel and noise in place; one result a climb, as many as there is time for.
 
     A round that made the predictions of held-out rows from their neighbours worse is undone, and the last one.
     """
     rounds = rounds or Rounds()
     judged = torch.from_numpy(rng.choice(len(block), min(rounds.n_judged, len(block)), replace=False))
     judged, climbing = _within(deadline, block, hyper, judged, rounds)
-    _shorten_lengthscales(block, hyper, judged, rounds.n_neighbours, climbing)
-    best_score, best_vector = -np.inf, hyper.vector()
-    results: list[LearningResult] = []
-    for count in rounds.counts:
-        if is_over(climbing):
-            break
+    start = best_vector = hyper.vector()
+    best_score, results = -np.inf, list[LearningResult]()
+
+    def climb(among: Block, count: int, n_rows: int, iterations: int, until: Deadline | None) -> bool:
+        """Whether the predictions are the best so far."""
+        nonlocal best_score, best_vector
         metric = kernel_metric(hyper.kernel, block.X.shape[1]).to(block.X)
-        parts = [ExactPart(part) for part in neighbourhoods(block, metric, count, rounds.n_rows, rng)]
+        parts = [ExactPart(part) for part in neighbourhoods(among, metric, count, n_rows, rng)]
         result = OPTIMIZERS[optimizer](
             threaded_sum(parts, hyper),
             hyper,
             limits,
-            max_iterations=rounds.iterations,
+            max_iterations=iterations,
             tolerance=rounds.tolerance,
             on_step=on_step,
-            deadline=climbing,
+            deadline=until,
         )
         results.append(result)
         score = held_out_log_density(block, hyper, judged, rounds.n_neighbours)
-        if score > best_score:
+        is_best = score > best_score
+        if is_best:
             best_score, best_vector = score, hyper.vector()
-        if result.stopped or score < best_score:
+        return is_best
+
+    def is_done() -> bool:
+        return is_over(climbing) or (bool(results) and results[-1].stopped)
+
+    openings = _worthwhile(rounds.openings, len(block), hyper, rounds)
+    until = (
+        None if climbing is None else Deadline(climbing.clock() + rounds.opening_time * climbing.left, climbing.clock)
+    )
+    for i, opening in enumerate(openings):
+        if is_done():
+            break
+        hyper.load_vector(start)
+        _shorten_lengthscales(hyper, opening.shorter)
+        among = _thinned(block, opening.fraction, rng)
+        late = None if until is None else Deadline(until.clock() + until.left / (len(openings) - i), until.clock)
+        climb(among, rounds.opening_count, rounds.opening_rows, rounds.opening_iterations, late)
+    hyper.load_vector(best_vector)
+    for count in rounds.counts:
+        if is_done() or not climb(block, count, rounds.n_rows, rounds.iterations, climbing):
             break
     hyper.load_vector(best_vector)
     return results
+
+
+def _worthwhile(openings: tuple[Opening, ...], n_rows: int, hyper: Hyperparameters, rounds: Rounds) -> list[Opening]:
+    """Without those that would repeat another, for want of rows or of lengthscales to learn."""
+    kernel = hyper.kernel
+    is_learned = isinstance(kernel, Stationary) and kernel.log_lengthscales.requires_grad
+    is_sparse = n_rows * min((o.fraction for o in openings), default=1.0) < rounds.opening_count * rounds.opening_rows
+    kept = {
+        Opening(opening.shorter if is_learned else 1.0, 1.0 if is_sparse else opening.fraction): None
+        for opening in openings
+    }
+    return list(kept)
+
+
+def _thinned(block: Block, fraction: float, rng: np.random.Generator) -> Block:
+    if fraction == 1.0:
+        return block
+    index = rng.choice(len(block), round(fraction * len(block)), replace=False)
+    return block.take(torch.from_numpy(np.sort(index)))
+
+
+def _shorten_lengthscales(hyper: Hyperparameters, factor: float) -> None:
+    if factor != 1.0:
+        assert isinstance(hyper.kernel, Stationary)
+        with torch.no_grad():
+            hyper.kernel.log_lengthscales.add_(math.log(factor))
 
 
 def _within(
@@ -106,29 +170,17 @@ def _within(
     return judged, Deadline(deadline.at - len(judged) * seconds, deadline.clock)
 
 
-def _shorten_lengthscales(
-    block: Block, hyper: Hyperparameters, judged: Tensor, n_neighbours: int, deadline: Deadline | None
-) -> None:
-    """Start from the multiple of the lengthscales that predicts held-out rows best; far off, all looks like noise."""
-    kernel = hyper.kernel
-    if not isinstance(kernel, Stationary) or not kernel.log_lengthscales.requires_grad:
-        return
-    given = kernel.log_lengthscales.detach().clone()
-    scores: dict[float, float] = {}
-    for factor in START_FACTORS:
-        if scores and is_over(deadline):
-            break
-        kernel.log_lengthscales.data = given + math.log(factor)
-        scores[factor] = held_out_log_density(block, hyper, judged, n_neighbours)
-    kernel.log_lengthscales.data = given + math.log(max(scores, key=lambda factor: scores[factor]))
-
-
 def held_out_log_density(block: Block, hyper: Hyperparameters, judged: Tensor, n_neighbours: int) -> float:
-    """Mean log density of the targets of some rows, each predicted by the exact GP on its nearest other rows."""
+    """Mean log density of the targets of some rows, each predicted by the exact GP on its nearest other rows.
+
+    It is that of forecasts once calibrated: a few rows far off would otherwise speak for a model that calls most of the
+    signal noise.
+    """
     if len(block) < 2:
         return 0.0
     mean, var = predicted_by_neighbours(block, hyper, judged, n_neighbours)
-    return float((-0.5 * (torch.log(2.0 * torch.pi * var) + (block.y[judged] - mean).square() / var)).mean())
+    y, rng = block.y[judged].double().cpu().numpy(), np.random.default_rng(0)
+    return float(calibrated_log_density(y, mean.cpu().numpy(), var.sqrt().cpu().numpy(), rng, options=QUICK).mean())
 
 
 def predicted_by_neighbours(

@@ -11,7 +11,6 @@ from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import CHUNK_ROWS
 from sparsegp.core.local import CACHE_BYTES
 from sparsegp.fit.affordable import FRACTIONS
-from sparsegp.learn.neighbourhoods import START_FACTORS as SCOUT_FACTORS
 from sparsegp.learn.neighbourhoods import Rounds
 from sparsegp.learn.schedules import START_FACTORS, Schedules
 from sparsegp.planning.machine import Machine
@@ -194,14 +193,22 @@ def _scouting(model: ModelShape, n_rows: int) -> Cost:
     """Exact GPs on neighbourhoods, each found by a scan of all rows and judged on held-out rows."""
     if not model.approx.by_block or model.optimizer is None:
         return Cost()
-    rounds = Rounds()
-    size, held = min(rounds.n_rows, n_rows), min(rounds.n_neighbours, n_rows)
-    climbs = sum(rounds.counts) * rounds.iterations * EVALUATIONS_PER_ITERATION * SCOUT_FRACTION
-    judged = min(rounds.n_judged, n_rows) * (len(SCOUT_FACTORS) + len(rounds.counts))
+    rounds, n_openings = Rounds(), len(Rounds().openings)
+    held = min(rounds.n_neighbours, n_rows)
+    climbs = _climb(model, sum(rounds.counts), min(rounds.n_rows, n_rows), rounds.iterations)
+    opened = _climb(
+        model, n_openings * rounds.opening_count, min(rounds.opening_rows, n_rows), rounds.opening_iterations
+    )
+    judged = min(rounds.n_judged, n_rows) * (n_openings + len(rounds.counts))
     scan = n_rows * Cost(moved=24.0 * model.n_features + 40.0)
     posterior = held * covariance(model, held) + Cost(solves=held**3 / 3, calls=SECOND_CALLS)
-    scans = judged + sum(rounds.counts)
-    return climbs * dense_evaluation(model, size) + judged * posterior + scans * scan
+    scans = judged + n_openings * rounds.opening_count + sum(rounds.counts)
+    return opened + climbs + judged * posterior + scans * scan
+
+
+def _climb(model: ModelShape, count: int, n_rows: int, iterations: int) -> Cost:
+    """Exact GPs on so many neighbourhoods."""
+    return count * iterations * EVALUATIONS_PER_ITERATION * SCOUT_FRACTION * dense_evaluation(model, n_rows)
 
 
 def _partition(model: ModelShape, n_rows: int) -> Cost:
