@@ -29,7 +29,7 @@ from sparsegp.fit.start import global_start
 from sparsegp.kernels import Kernel
 from sparsegp.learn import lbfgs, neighbourhoods
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
-from sparsegp.learn.neighbourhoods import Rounds
+from sparsegp.learn.neighbourhoods import Opening, Rounds
 from sparsegp.learn.sum_objective import threaded_sum
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_start import local_noise_start
@@ -55,19 +55,24 @@ class KernelOptions:
     candidates: tuple[str, ...] = ("matern32", "matern12", "se", "matern52")
     first_rounds: Rounds = field(
         default_factory=lambda: Rounds(
-            counts=(8,), n_rows=200, iterations=25, n_judged=100, n_neighbours=50, opening_count=8
+            counts=(16,), n_rows=200, iterations=25, n_judged=200, n_neighbours=50, opening_count=8
         )
     )
     rounds: Rounds = field(
         default_factory=lambda: Rounds(
-            counts=(8,), n_rows=200, iterations=12, n_judged=50, n_neighbours=50, openings=()
+            counts=(),
+            n_judged=200,
+            n_neighbours=50,
+            openings=(Opening(1.0, 1.0), Opening(0.3, 1.0)),
+            opening_count=16,
+            opening_iterations=15,
         )
     )
     least_noise_fraction: float = 1e-3
     most_rows: int = 1_000_000
     budget_fraction: float = 0.15
     fewest_seconds: float = 4.0
-    judged_rows: int = 500
+    judged_rows: int = 2000
     shape: ShapeOptions = QUICK
     n_cells: int = 8
     cell_rows: int = 300
