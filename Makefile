@@ -87,7 +87,8 @@ pictures: $(STAMP)  ## the pictures of the README and of the gallery
 $(BENCH_VENV)/.installed: constraints.txt
 	test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
 	$(call install-torch,$(BENCH_VENV)/bin/python)
-	$(BENCH_VENV)/bin/python $(INSTALL) gpflow tf-keras gpytorch lightgbm catboost gpboost pandas pyarrow scikit-learn psutil
+	$(BENCH_VENV)/bin/python $(INSTALL) gpflow tf-keras gpytorch lightgbm catboost gpboost \
+		mapie quantile-forest MuyGPyS pandas pyarrow scikit-learn psutil
 	touch $@
 
 bench: $(STAMP) $(BENCH_VENV)/.installed  ## measure ours and the peers in one run; writes benchmarks/results

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from fcntl import LOCK_EX, flock
 from fnmatch import fnmatch
 from typing import Any
 
 from benchmarks.jobs import Arrays, JobResult, own_python, peers_python, run_job
 from benchmarks.methods import Method
-from benchmarks.results import machine_facts, read_results, write_results
+from benchmarks.results import machine_facts, read_results, results_path, write_results
 
 Cell = dict[str, Any]
 Cells = dict[str, dict[str, Cell]]
@@ -21,9 +23,16 @@ def stored_cells(name: str, quick: bool) -> Cells:
 
 def store(name: str, dataset: str, method: str, cell: Cell, quick: bool) -> None:
     """Put one cell into the file as it is now: another run may have added cells of its own meanwhile."""
-    document = read_results(name, quick)
-    document.setdefault("cells", {}).setdefault(dataset, {})[method] = cell
-    write_results(name, document, quick)
+    folder = results_path(name, quick).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        flock(lock, LOCK_EX)
+        document = read_results(name, quick)
+        document.setdefault("cells", {}).setdefault(dataset, {})[method] = cell
+        write_results(name, document, quick)
+    finally:
+        os.close(lock)
 
 
 def is_wanted(cells: Cells, dataset: str, method: Method, quick: bool, only: Sequence[str]) -> bool:

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 from benchmarks.cells import Cell, Cells, is_wanted, run_method, store, stored_cells
-from benchmarks.honesty_peers import COVERAGES, set_sizes
-from benchmarks.honesty_peers import NAME as PEERS
+from benchmarks.honesty_peers import COVERAGES, PEERS, interval_scores, set_sizes
+from benchmarks.honesty_peers import NAME as PEERS_NAME
+from benchmarks.jobs import Arrays
 from benchmarks.markdown import machine_line, markdown_table
 from benchmarks.methods import Method
 from benchmarks.real_data import load_split
 from benchmarks.results import console, number, print_table, read_results
 
-from sparsegp.metrics import TargetValues, interval_coverage
+from sparsegp.metrics import TargetValues
 
 NAME = "honesty"
 SCORES = ("nlpd", "rmse", "crps", *(f"coverage_{100 * level:.0f}" for level in COVERAGES), "seconds")
@@ -42,7 +43,17 @@ DEVELOPMENT = (
 LIMITS = {"protein": 0.05, "coads_slp": -0.90, "bike_noleak": -0.50, "kin40k": -1.25, "flights_nyc2013": -0.1}
 """NLPD within 60 s."""
 MANY_TEST_ROWS = 2_000
-SHOWN = ("lightgbm", "catboost", "gpboost")
+OURS, SECONDS = "sparsegp", "cpu_seconds"
+LOWER_IS_BETTER = ("nlpd", "crps", "rmse", "interval_score_95")
+COMPARED = {
+    "nlpd": "NLPD",
+    "crps": "CRPS",
+    "rmse": "RMSE",
+    "coverage_95": "Coverage of the 95 % interval",
+    "width_95": "Mean width of the 95 % interval",
+    "interval_score_95": "Interval score of the 95 % interval",
+    SECONDS: "Seconds of processor time to learn, one thread",
+}
 QUICK_SETS, QUICK_ROWS = 2, 1_200
 DEFAULT = Method(
     "default",
@@ -74,15 +85,17 @@ def _cell(name: str, quick: bool) -> Cell:
     cell |= {"n_test": len(y), "discrete": TargetValues.of(problem["y"]).is_discrete}
     if result.error is not None:
         return cell
-    arrays = result.arrays
-    held = [interval_coverage(y, *ends) for ends in arrays["ends"]]
-    scores = {
+    return {**cell, **default_scores(y, result.arrays), **result.facts}
+
+
+def default_scores(y: np.ndarray, arrays: Arrays) -> dict[str, float]:
+    """Scores of what the worker of the default gives back."""
+    return {
         "nlpd": -float(arrays["log_density"].mean()),
         "rmse": float(np.sqrt(((arrays["mean"] - y) ** 2).mean())),
         "crps": float(arrays["crps"].mean()),
-        **{f"coverage_{100 * level:.0f}": share for level, share in zip(COVERAGES, held, strict=True)},
+        **interval_scores(y, dict(zip(COVERAGES, arrays["ends"], strict=True))),
     }
-    return {**cell, **scores, **result.facts}
 
 
 def broken_limits(cells: Cells, peers: Cells) -> list[str]:
@@ -114,44 +127,75 @@ def broken_limits(cells: Cells, peers: Cells) -> list[str]:
 
 
 def table(document: dict[str, Any]) -> str:
-    """For the docs: ours beside the peers, with what was chosen and what was not met."""
-    cells, peers = document["cells"], read_results(PEERS).get("cells", {})
+    """For the docs: what was chosen for each set, its scores, and what was not met."""
+    cells, peers = document["cells"], read_results(PEERS_NAME).get("cells", {})
     rows, machine = [], {}
     for name, by_method in sorted(cells.items()):
-        cell, others = by_method[DEFAULT.name], peers.get(name, {})
+        cell = by_method[DEFAULT.name]
         machine = cell["machine"]
-        shown = f"{name}*" if name in DEVELOPMENT else name
         if "error" in cell:
-            rows.append([shown, cell["error"][:60], *([""] * 10)])
+            rows.append([_shown(name, cell), cell["error"][:60], *([""] * 6)])
             continue
         rows.append(
             [
-                shown + (" (few values)" if cell["discrete"] else ""),
+                _shown(name, cell),
                 f"{cell['approximation']}, {cell['kernel']}, {cell['calibration'].get('kind')}",
-                *(number(score) for score in (cell["nlpd"], *(_of(others, peer, "nlpd") for peer in SHOWN))),
-                *(
-                    number(score)
-                    for score in (cell["rmse"], _of(others, "lightgbm", "rmse"), _of(others, "gpboost", "rmse"))
-                ),
-                number(cell["crps"]),
-                number(cell["coverage_95"]),
+                *(number(cell.get(score)) for score in ("nlpd", "rmse", "crps", "coverage_95", "width_95")),
                 number(cell["seconds"], 0),
             ]
         )
-    columns = ["set", "chosen", "NLPD", *(f"NLPD {peer}" for peer in SHOWN), "RMSE", "RMSE lightgbm", "RMSE gpboost"]
+    columns = ["set", "chosen", "NLPD", "RMSE", "CRPS", "95 % coverage", "95 % width", "seconds"]
     broken = "".join(f"- {line}\n" for line in broken_limits(cells, peers))
     shortfalls = f"\nLimits of `make honesty` that do not hold:\n\n{broken}" if broken else ""
-    return (
-        machine_line(machine)
-        + "\n"
-        + markdown_table([*columns, "CRPS", "95 % coverage", "seconds"], rows)
-        + "\n* development sets\n"
-        + shortfalls
-    )
+    return machine_line(machine) + "\n" + markdown_table(columns, rows) + "\n* development sets\n" + shortfalls
 
 
-def _of(others: dict[str, Cell], peer: str, score: str) -> float | None:
-    return others.get(peer, {}).get(score)
+def peers_table(document: dict[str, Any]) -> str:
+    """For the docs: ours against each peer in one table, then a table for each score; the best of a row is bold."""
+    ours, peers = read_results(NAME).get("cells", {}), document["cells"]
+    cells = {name: {OURS: ours[name][DEFAULT.name], **peers[name]} for name in sorted(peers) if name in ours}
+    methods = [OURS, *(peer.name for peer in PEERS if any(peer.name in found for found in cells.values()))]
+    parts = [_won(cells, methods[1:])]
+    for score, title in COMPARED.items():
+        measured = {name: found for name, found in cells.items() if any(score in cell for cell in found.values())}
+        rows = [[_shown(name, found[OURS]), *_row(found, methods, score)] for name, found in measured.items()]
+        parts.append(f"**{title}**\n\n" + markdown_table(["", *methods], rows))
+    return "\n".join(parts)
+
+
+def _won(cells: Cells, methods: list[str]) -> str:
+    """On how many sets ours has the lower score; the density of a target with few values is not meaningful."""
+    rows = []
+    for method in methods:
+        row = [f"against {method}"]
+        for score in LOWER_IS_BETTER:
+            pairs = [
+                (found[OURS][score], found[method][score])
+                for found in cells.values()
+                if score in found[OURS] and score in found.get(method, {})
+                if score != "nlpd" or not found[OURS]["discrete"]
+            ]
+            row.append(f"{sum(own < other for own, other in pairs)} of {len(pairs)}" if pairs else number(None))
+        rows.append(row)
+    return markdown_table(["sets where ours is lower", "NLPD", "CRPS", "RMSE", "interval score"], rows)
+
+
+def _row(found: dict[str, Cell], methods: list[str], score: str) -> list[str]:
+    """The best is bold where ours is among them; a dagger is behind what was learned from a part of the rows."""
+    values = {method: found[method][score] for method in methods if score in found.get(method, {})}
+    best = min(values.values()) if OURS in values and score in LOWER_IS_BETTER else None
+    shown = []
+    for method in methods:
+        value = values.get(method)
+        text = number(value, 0 if score == SECONDS else 3)
+        text = f"**{text}**" if value is not None and value == best else text
+        part = value is not None and found[method]["n_train"] < found[OURS]["n_train"]
+        shown.append(f"{text} †" if part else text)
+    return shown
+
+
+def _shown(name: str, cell: Cell) -> str:
+    return name + ("*" if name in DEVELOPMENT else "") + (" (few values)" if cell.get("discrete") else "")
 
 
 def _summary(cell: Cell) -> str:
@@ -164,7 +208,7 @@ def _summary(cell: Cell) -> str:
 
 if __name__ == "__main__":
     found = run(only=sys.argv[1:]).get("cells", {})
-    broken = broken_limits(found, read_results(PEERS).get("cells", {}))
+    broken = broken_limits(found, read_results(PEERS_NAME).get("cells", {}))
     for line in broken:
         console.print(f"broken: {line}")
     sys.exit(bool(broken))

@@ -46,8 +46,8 @@ def peers_python() -> str | None:
 
 
 NO_PEERS = (
-    "no python with the peers: create .venv-bench with GPflow, GPyTorch, LightGBM, CatBoost and GPBoost (the `bench` "
-    "extra), or set SPARSEGP_BENCH_PYTHON to a python that has them"
+    "no python with the peers: create .venv-bench with the packages of the `bench` extra (GPflow, LightGBM, GPBoost, "
+    "MAPIE and others), or set SPARSEGP_BENCH_PYTHON to a python that has them"
 )
 
 

@@ -7,7 +7,17 @@ from importlib import import_module
 
 from benchmarks.results import console
 
-CELLS = ("datasets", "flagship", "noise_experiments", "budgets", "honesty", "honesty_peers", "tables", "tables_peers")
+CELLS = (
+    "datasets",
+    "flagship",
+    "noise_experiments",
+    "budgets",
+    "honesty",
+    "honesty_peers",
+    "spatial",
+    "tables",
+    "tables_peers",
+)
 NOISE = ("noise_toys", "noise_sizes", "committee_speed")
 SRGP = ("srgp_toy", "srgp_simulation", "srgp_airline", "srgp_plant")
 SCALE = ("out_of_core", "growth", "dask_speed", "plan_accuracy", "tables_memory")

@@ -1,4 +1,7 @@
-"""Peer: GPBoost, a Gaussian process with Vecchia's approximation, all hyper-parameters by maximum likelihood."""
+"""Peer: GPBoost, a Gaussian process with Vecchia's approximation, all hyper-parameters by maximum likelihood.
+
+With `n_inducing` the approximation is VIF: Vecchia's for what the inducing inputs leave over.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ def fit_and_predict(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str,
         gp_coords=X,
         cov_function=options["cov_function"],
         cov_fct_shape=options["shape"],
-        gp_approx="vecchia",
+        gp_approx="full_scale_vecchia" if "n_inducing" in options else "vecchia",
+        num_ind_points=options.get("n_inducing"),
         num_neighbors=options["n_neighbours"],
         likelihood="gaussian",
         num_parallel_threads=1,

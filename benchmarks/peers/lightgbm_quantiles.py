@@ -2,7 +2,8 @@
 
 Gives back the mean and the quantiles of the test rows, and the same for the held-out rows, from which the
 parent fits the two constants of the density (benchmarks/quantile_density.py) and the residual deviation.
-`categories` are the columns of X that are codes of categories.
+`categories` are the columns of X that are codes of categories. With `groups`, one for each row, whole groups are held
+out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ def fit(
     return lightgbm.train(parameters, train, options["max_rounds"], valid_sets=[held], callbacks=[stop])
 
 
-def split(n_rows: int, held_fraction: float) -> tuple[np.ndarray, np.ndarray]:
+def split(n_rows: int, held_fraction: float, groups: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to learn from and rows held out."""
+    if groups is not None:
+        kept, held = split(int(groups.max()) + 1, held_fraction)
+        return np.flatnonzero(np.isin(groups, kept)), np.flatnonzero(np.isin(groups, held))
     order = np.random.default_rng(0).permutation(n_rows)
     n_held = max(1, round(held_fraction * n_rows))
     return order[n_held:], order[:n_held]
@@ -33,7 +38,7 @@ def split(n_rows: int, held_fraction: float) -> tuple[np.ndarray, np.ndarray]:
 def fit_and_predict(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str, Any], Arrays]:
     start, start_cpu = time.perf_counter(), time.process_time()
     X, y, X_test = problem["X"], problem["y"], problem["X_test"]
-    rows, held_rows = split(len(X), options["held_fraction"])
+    rows, held_rows = split(len(X), options["held_fraction"], problem.get("groups"))
     categories = problem["categories"].tolist() if "categories" in problem else "auto"
     params = {"max_bin": options["trees"]["max_bin"]}
     train = lightgbm.Dataset(X[rows], y[rows], params=params, categorical_feature=categories)
