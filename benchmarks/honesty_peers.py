@@ -113,7 +113,6 @@ PEERS = (
             "batch": 200,
             "max_steps": 30,
             "held_fraction": 0.1,
-            "deformations": ["isotropic", "anisotropic"],
             "most_rows": 200_000,
         },
         peer=True,
