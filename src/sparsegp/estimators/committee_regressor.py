@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg, memory, parallel
+from sparsegp import linalg, memory, parallel, processes
 from sparsegp.cluster import executor_of
 from sparsegp.committee import aggregation
 from sparsegp.committee.aggregation import Aggregation
@@ -374,7 +374,7 @@ class CommitteeGPRegressor(Estimator):
         if where is not None:
             return executor_of(where)
         if self.backend == "processes":
-            return parallel.Processes(parallel.n_workers(self.n_jobs, n_experts))
+            return processes.Processes(parallel.n_workers(self.n_jobs, n_experts))
         return nullcontext(parallel.Threads(self.n_jobs))
 
     def _problem(
