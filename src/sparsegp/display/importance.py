@@ -1,11 +1,11 @@
 """What matters to the predictions, and what it does to them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from sparsegp.display.axes import BLUE, GREY, column_number, label_axes, panels
+from sparsegp.display.axes import BLUE, GREY, Display, column_number, label_axes
 from sparsegp.estimators.diagnosis import column_names
 from sparsegp.estimators.given_rows import GivenRows
 from sparsegp.estimators.importance import Effect, Importance, ImportanceOptions
@@ -14,21 +14,15 @@ MOST_COLUMNS = 20
 
 
 @dataclass
-class ImportanceDisplay:
+class ImportanceDisplay(Display):
     """How much the RMSE grows when a column is shuffled, with 95 % intervals; the column that matters most on top.
 
     Parameters
     ----------
     importance : Importance
-
-    Attributes
-    ----------
-    ax_, figure_ : after `plot`.
     """
 
     importance: Importance
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(
@@ -63,20 +57,8 @@ class ImportanceDisplay:
         """
         return cls(Importance.of(estimator, X, y, options)).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the bars again. Of many columns the first 20 are shown.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw. None makes a new figure.
-
-        Returns
-        -------
-        ImportanceDisplay
-            The picture itself.
-        """
-        self.figure_, (self.ax_,) = panels(ax, 1)
+    def _draw(self) -> None:
+        """Of many columns the first 20 are shown."""
         shown = self.importance.order[:MOST_COLUMNS]
         growth, (lower, upper) = self.importance.rmse_growth, self.importance.interval
         places = np.arange(len(shown))
@@ -87,25 +69,18 @@ class ImportanceDisplay:
         self.ax_.set_yticks(places, [self.importance.names[d] for d in shown], parse_math=False)
         self.ax_.invert_yaxis()
         label_axes(self.ax_, "growth of the RMSE without the column", "")
-        return self
 
 
 @dataclass
-class EffectDisplay:
+class EffectDisplay(Display):
     """The average prediction along a column, with a 95 % band; per level with intervals where it has few values.
 
     Parameters
     ----------
     effect : Effect
-
-    Attributes
-    ----------
-    ax_, figure_ : after `plot`.
     """
 
     effect: Effect
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(
@@ -150,25 +125,11 @@ class EffectDisplay:
         names = GivenRows.of(X, column_names(estimator)).names
         return cls(Effect.of(estimator, X, column_number(feature, names), options)).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the effect again.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw. None makes a new figure.
-
-        Returns
-        -------
-        EffectDisplay
-            The picture itself.
-        """
-        self.figure_, (self.ax_,) = panels(ax, 1)
+    def _draw(self) -> None:
         if self.effect.has_levels:
             self._plot_levels()
         else:
             self._plot_curve()
-        return self
 
     def _plot_curve(self) -> None:
         effect = self.effect

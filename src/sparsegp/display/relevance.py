@@ -1,13 +1,13 @@
 """How fast the function changes along each column."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, label_axes, panels
+from sparsegp.display.axes import BLUE, Display, label_axes
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import checked_rows, user_columns
 from sparsegp.kernels import Kernel, Stationary
@@ -17,16 +17,14 @@ MOST_COLUMNS = 20
 
 
 @dataclass
-class RelevanceDisplay:
+class RelevanceDisplay(Display):
     """std(column)/lengthscale of each column: 0 has no effect, 1 changes f within one standard deviation of the column.
 
-    Where several parts of a kernel see a column, the shortest lengthscale counts. After `plot`: `ax_` and `figure_`.
+    Where several parts of a kernel see a column, the shortest lengthscale counts.
     """
 
     relevance: Array
     feature_names: list[str]
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
@@ -64,27 +62,14 @@ class RelevanceDisplay:
             )
         return cls(*column_relevance(estimator, rows, lengthscales)).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the bars again, the most relevant column on top. Of many columns the first 20 are shown.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw. None makes a new figure.
-
-        Returns
-        -------
-        RelevanceDisplay
-            The picture itself.
-        """
-        self.figure_, (self.ax_,) = panels(ax, 1)
+    def _draw(self) -> None:
+        """The most relevant column on top. Of many columns the first 20 are shown."""
         order = np.argsort(-self.relevance, kind="stable")[:MOST_COLUMNS]
         places = np.arange(len(order))
         self.ax_.barh(places, self.relevance[order], color=BLUE, height=0.7)
         self.ax_.set_yticks(places, [self.feature_names[d] for d in order], parse_math=False)
         self.ax_.invert_yaxis()
         label_axes(self.ax_, "std of the column / lengthscale", "")
-        return self
 
 
 def column_relevance(model: Any, rows: Array, lengthscales: Array) -> tuple[Array, list[str]]:
