@@ -14,6 +14,7 @@ from sparsegp.files import container, encoding, read_v1
 from sparsegp.files.schema import Model
 
 ID_DIGITS = 32
+OWN_ROWS = 3
 # Trees of version 2 from description and arrays of each version.
 _TREES: Mapping[int, Callable[[dict[str, Any], container.Arrays], Any]] = {
     1: read_v1.translated,
@@ -46,7 +47,7 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     container.write(path, {"package_version": _version(), **description}, arrays)
 
 
-def own_rows(model: Model, most: int = 3) -> NDArray[np.float64]:
+def own_rows(model: Model) -> NDArray[np.float64]:
     """Some rows among those that the model was made from, in the user's units: every honest model predicts there."""
     posteriors = [model.posterior] if model.committee is None else [e.posterior for e in model.committee.experts]
     scaling = model.scaling
@@ -54,7 +55,7 @@ def own_rows(model: Model, most: int = 3) -> NDArray[np.float64]:
         parts = () if posterior is None else (posterior.inducing, posterior.dense)
         for part in parts:
             if part is not None and len(part.inputs):
-                rows: NDArray[np.float64] = scaling.input_mean + scaling.input_scale * part.inputs[:most]
+                rows: NDArray[np.float64] = scaling.input_mean + scaling.input_scale * part.inputs[:OWN_ROWS]
                 return rows
     return scaling.input_mean[None]
 
