@@ -131,7 +131,7 @@ def _measured(
     settings: Settings, train: Labelled, test: Labelled, budget: float | None, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
     """(scores, seconds and memory above that before, of one approximation or its error, whether Ctrl-C was pressed)."""
-    from sparsegp.report.scores import scores
+    from sparsegp.report.headline import scores
 
     result: dict[str, Any] = {"approximation": settings.approximation}
     model, started = settings.estimator(), time.perf_counter()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.errors import InputError, ModelFileError
-from sparsegp.files import container, encoding, read_v1
+from sparsegp.files import container, read_v1, typed_json
 from sparsegp.files.schema import Model
 
 ID_DIGITS = 32
@@ -18,7 +18,7 @@ OWN_ROWS = 3
 # Trees of version 2 from description and arrays of each version.
 _TREES: Mapping[int, Callable[[dict[str, Any], container.Arrays], Any]] = {
     1: read_v1.translated,
-    2: encoding.with_arrays,
+    2: typed_json.with_arrays,
 }
 
 
@@ -28,7 +28,7 @@ def read(path: str | os.PathLike[str]) -> Model:
     tree = _TREES[description.pop("schema_version")]
     description.pop("package_version", None)
     try:
-        return encoding.build(Model, tree(description, arrays))
+        return typed_json.build(Model, tree(description, arrays))
     except MemoryError:
         raise
     except Exception as error:
@@ -37,9 +37,9 @@ def read(path: str | os.PathLike[str]) -> Model:
 
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
-    description, arrays = encoding.to_json(model)
+    description, arrays = typed_json.to_json(model)
     try:
-        encoding.from_json(Model, description, arrays)
+        typed_json.from_json(Model, description, arrays)
     except ModelFileError as error:
         raise ModelFileError(
             f"The model would be refused when loaded: {error}. Look at info_ and fit again; the file was not written."
