@@ -145,7 +145,7 @@ class Model:
 
     @cached_property
     def filter_state(self) -> FilterState:
-        """The state that updates go on from."""
+        """The state from which updates continue."""
         if self.approx.family is not Family.INDUCING:
             raise InputError(
                 f"approximation={self.approx.name!r} cannot be updated: it has no additive statistics. Use 'vfe', "
