@@ -1,6 +1,7 @@
 """Value and exact gradient of the collapsed objective in two passes over rows: O(N M^2) time, O(chunk x M) memory."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -134,7 +135,7 @@ class AdjointsOfRows:
         return _rebuilt_task, (self.hyper, self.prior, self.q, self.shared.direct)
 
     def __call__(self, rows: MemoryRows) -> Adjoints:
-        parts = batch.shared_out(list(rows.groups(self.prior.approx.by_block)))
+        parts = parallel.shared_out(list(rows.groups(self.prior.approx.by_block)))
         # Torch gathers gradients in the parameters, so every thread has its own. The first one has those of the caller,
         # whose kernel keeps its buffers from pass to pass.
         owned = [self.hyper, *(copy.deepcopy(self.hyper) for _ in parts[1:])]
@@ -169,7 +170,9 @@ def close_gradient(
         hyper.log_noise_var.grad = (noise_bar * prior.noise_var).to(hyper.log_noise_var)
 
 
-def _push_adjoints(own: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, blocks: list[Block]) -> Adjoints:
+def _push_adjoints(
+    own: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, blocks: Sequence[Block]
+) -> Adjoints:
     """The second pass over some blocks; `own` are parameters in which nobody else gathers gradients."""
     own.clear_gradient()
     noise_bar = torch.zeros((), dtype=torch.float64)
@@ -223,11 +226,11 @@ class ExactObjective:
         return len(self.block)
 
     def value(self, hyper: Hyperparameters) -> float:
-        with parallel.single_for(len(self.block)):
+        with parallel.single(len(self.block)):
             return ExactPosterior.build(hyper.kernel, self.block, hyper.noise_var, hyper.trend).log_evidence
 
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
-        with parallel.single_for(len(self.block)):
+        with parallel.single(len(self.block)):
             return self._value_and_gradient(hyper)
 
     def _value_and_gradient(self, hyper: Hyperparameters) -> float:
