@@ -55,7 +55,8 @@ class DirectStatistics:
     def __call__(self, rows: MemoryRows) -> BlockStatistics:
         parts = batch.shared_out(list(rows.chunks()))
         first, *others = parallel.run([partial(_products, self.prior, part) for part in parts])
-        return _whitened(self.prior, sum(others, start=first))
+        with parallel.single_for(self.prior.n_inducing):
+            return _whitened(self.prior, sum(others, start=first))
 
 
 def _products(prior: SparsePrior, blocks: Iterable[Block]) -> Products:
