@@ -372,7 +372,7 @@ def test_bad_data_is_named() -> None:
         fixed().fit(X, y)
     X[17, 1] = np.nan
     with pytest.raises(InputError, match=r"NaN: column 1, row 17.*In the fit no value was missing"):
-        fixed().fit(*wave(30)).predict(X)
+        fixed().fit(*wave(30)).predict(X, return_cov=True)
 
 
 def test_more_experts_than_rows_are_pointed_out() -> None:

@@ -52,7 +52,9 @@ class DirectStatistics:
     prior: SparsePrior
 
     def __call__(self, rows: MemoryRows) -> BlockStatistics:
-        return _whitened(self.prior, parallel.summed(partial(_products, self.prior), list(rows.chunks())))
+        total = parallel.summed(partial(_products, self.prior), list(rows.chunks()))
+        with parallel.single(self.prior.n_inducing):
+            return _whitened(self.prior, total)
 
 
 def _products(prior: SparsePrior, blocks: Iterable[Block]) -> Products:

@@ -63,17 +63,20 @@ class CollapsedObjective:
     @torch.no_grad()
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
         hyper.clear_gradient()
-        prior = self.prior(hyper)
-        inverse_L = linalg.inverse_lower(prior.root)
-        is_direct = direct.is_safe(prior, inverse_L, self.rows)
+        with parallel.single(len(hyper.inducing)):
+            prior = self.prior(hyper)
+            inverse_L = linalg.inverse_lower(prior.root)
+            is_direct = direct.is_safe(prior, inverse_L, self.rows)
         statistics = self.rows.sum(direct.DirectStatistics(prior) if is_direct else batch.StatisticsOfRows(prior))
-        q = InducingPosterior.from_statistics(statistics)
-        shared = SharedAdjoint.build(prior, q, inverse_L, direct=is_direct)
+        with parallel.single(len(hyper.inducing)):
+            q = InducingPosterior.from_statistics(statistics)
+            shared = SharedAdjoint.build(prior, q, inverse_L, direct=is_direct)
         adjoints = self.rows.sum(AdjointsOfRows(hyper, prior, q, shared))
         hyper.add_gradient(adjoints.gradient)
         learns_noise = hyper.log_noise_var.requires_grad and self.rows.least_noise_var is None
-        close_gradient(hyper, prior, shared, statistics, q, adjoints, learns_noise=learns_noise)
-        return log_evidence(statistics, q)
+        with parallel.single(len(hyper.inducing)):
+            close_gradient(hyper, prior, shared, statistics, q, adjoints, learns_noise=learns_noise)
+            return log_evidence(statistics, q)
 
 
 def objective_of(rows: Rows, approx: Approximation) -> "CollapsedObjective | ExactObjective":
