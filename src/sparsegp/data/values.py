@@ -22,6 +22,7 @@ NUMBER_TYPE, BOOLEAN_TYPE, TEXT_TYPE, DATE_TYPE, TIME_TYPE, EMPTY_TYPE = (
 )
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 _THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
+_DATE = r"^\d{1,6}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?$"
 _CODE = r"^[+-]?0\d+$"
 _MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none")
 
@@ -121,6 +122,17 @@ def are_numbers(values: Any) -> bool:
     if not len(found) or not pc.all(is_number_text(found)).as_py():
         return False
     return not pc.any(pc.match_substring_regex(found, _CODE)).as_py()
+
+
+def is_date_text(values: Any) -> Any:
+    """Of texts: which look like dates, in whatever order of day, month and year; null where they are missing."""
+    return pc.match_substring_regex(values, _DATE)
+
+
+def is_day_of_iso(values: Any) -> Any:
+    """Of texts: which begin with a day of the calendar as ISO 8601 writes it; null where they are missing."""
+    days = pc.strptime(pc.utf8_slice_codeunits(values, 0, 10), format="%Y-%m-%d", unit="us", error_is_null=True)
+    return pc.if_else(pc.is_null(values), pa.scalar(None, pa.bool_()), pc.is_valid(days))
 
 
 def are_dates(values: Any) -> bool:
