@@ -210,7 +210,7 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score a model on rows with known targets: errors, NLPD, CRPS, coverage of its intervals."""
-    from sparsegp.report.scores import scores
+    from sparsegp.report.headline import scores
 
     fitted = _loaded(model)
     files, name = table_columns.files(data, sep, decimal, encoding, no_header), table_columns.target_of(fitted, target)

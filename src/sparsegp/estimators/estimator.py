@@ -50,7 +50,7 @@ from sparsegp.fit.scaling import Scaling
 from sparsegp.fit.start import starting_point
 from sparsegp.fit.trends import trend_of
 from sparsegp.kernels import Kernel
-from sparsegp.parallel import threads_for
+from sparsegp.parallel import one_torch_thread
 
 JOINT_COPIES = 4
 FEWER_ROWS = "Ask for fewer rows at once; return_std and intervals need no covariance."
@@ -332,7 +332,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     def _forecast(self, rows: Array, latent: bool, blocks: ArrayLike | None) -> Predictive:
         """Of complete rows in the scaling of the model."""
         inputs = self._tensor(rows)
-        with threads_for(len(inputs)):
+        with one_torch_thread(len(inputs)):
             forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
         require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
@@ -465,7 +465,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     def _expected(self, rows: Array, blocks: ArrayLike | None) -> Array:
         """Means at complete rows in the scaling of the model."""
         inputs = self._tensor(rows)
-        with threads_for(len(inputs)):
+        with one_torch_thread(len(inputs)):
             expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
         require_numbers(expected)
         return expected

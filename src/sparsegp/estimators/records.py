@@ -19,15 +19,14 @@ from sparsegp.data import FeatureLayout
 from sparsegp.errors import ModelFileError
 from sparsegp.estimators import record_parts as parts
 from sparsegp.estimators.fitted import Columns, Fitted
-from sparsegp.files import kernels as kernel_records
-from sparsegp.files import schema
+from sparsegp.files import kernel_records, schema
 from sparsegp.files.column_codes import (
     describe_completion,
     describe_encoding,
     restore_completion,
     restore_encoding,
 )
-from sparsegp.files.kernels import Classes
+from sparsegp.files.kernel_records import Classes
 from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
