@@ -271,6 +271,19 @@ def test_codes_labels_and_dates_are_not_suspicious(values):
     one(values)
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["2024-01-05", "31.12.2024"], "it has the value '31.12.2024'"),
+        (["2024-01-05", "2024-02-30"], "it has the value '2024-02-30'"),
+        (["2024-01-05", "2024-02-07T12:00:00Z"], "its values differ in form"),
+    ],
+)
+def test_text_that_is_said_to_be_dates_and_is_not(values, said):
+    with pytest.raises(InputError, match=f"'c' cannot be read as dates: {said}.*all with a zone or none"):
+        one(values * 40, c="date")
+
+
 @pytest.mark.filterwarnings("error")
 def test_what_was_asked_for_is_not_suspicious():
     one([f"{1 + k % 28}.01.2024" for k in range(400)], c="category")

@@ -25,8 +25,8 @@ from sparsegp.data.values import (
     are_numbers,
     family,
     is_date_text,
-    is_day_of_iso,
     is_number_text,
+    no_date_among,
     numbers,
     one_array,
     texts,
@@ -362,16 +362,15 @@ def _say_nearly(facts: ColumnFacts, found: Code, options: SurveyOptions) -> None
     n_rows = int(pc.sum(counts).as_py())
     n_numbers, n_dates = (int(pc.sum(counts.filter(kept)).as_py() or 0) for kept in (is_number, is_date))
     if len(values) > options.few_levels and options.nearly * n_rows <= n_numbers < n_rows:
-        odd = pc.invert(is_number)
+        odd = next(iter(values.filter(pc.invert(is_number)).to_pylist()))
         what = f"numbers, but for {n_rows - n_numbers:,} of {n_rows:,} rows"
     elif n_dates >= options.nearly * n_rows:
-        odd = pc.invert(is_day_of_iso(values))
+        odd = no_date_among(values) or values[0].as_py()
         what = "dates, but not all are written as 2024-03-31 or 2024-03-31T18:30:00Z"
     else:
         return
-    example = next(iter(values.filter(odd).to_pylist()), values[0].as_py())
     warnings.warn(
-        f"Column {facts.name!r} is taken for text ({found.words}). Its values look like {what}, such as {example!r}. "
+        f"Column {facts.name!r} is taken for text ({found.words}). Its values look like {what}, such as {odd!r}. "
         f"Correct these values, or say that it is a category (categorical=[{facts.name!r}]).",
         stacklevel=2,
     )
