@@ -274,8 +274,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
 
     def _new_rows(self, X: Any) -> Completed:
         """New rows in the scaling of the model; those with gaps as what they may be."""
-        rows = self.scaling_.inputs(checks.new_inputs(self, X, may_miss=True))
-        completion = self.fitted_.columns.completion
+        given = checks.new_inputs(self, X, may_miss=True)
+        rows, completion = self.scaling_.inputs(given), self.fitted_.columns.completion
         return Completed.of_whole(rows) if completion is None else completion.completed(rows)
 
     def _tensor(self, rows: Array) -> Tensor:
@@ -376,7 +376,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         InputError
             If X cannot be used.
         """
-        inputs = self._tensor(self.scaling_.inputs(checks.new_inputs(self, X)))
+        given = checks.new_inputs(self, X)
+        inputs = self._tensor(self.scaling_.inputs(given))
         memory.require(8.0 * JOINT_COPIES * len(inputs) ** 2, f"The covariance of {len(inputs):,} rows", FEWER_ROWS)
         joint: Joint = self.model_.joint_forecast(inputs, blocks, self.scaling_)
         if latent:
