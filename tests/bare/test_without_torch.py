@@ -122,7 +122,7 @@ print(json.dumps(said))
 
 @pytest.fixture(scope="module")
 def said_by_commands(tmp_path_factory):
-    """Exit code, errors and whether there is a new file, of each command; the first has a process of its own besides."""
+    """Where the commands ran; and of each the exit code, the errors, and whether there is a new file."""
     folder = tmp_path_factory.mktemp("bare")
     write_rows(folder / "rows.csv")
     given = json.dumps([list(map(str, arguments)) for arguments in COMMANDS])

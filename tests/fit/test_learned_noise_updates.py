@@ -225,7 +225,8 @@ def chosen(table):
     """approximation="auto" with learned noise in the place of a posterior."""
     learns_noise = AutoOptions(small_candidates=("exact", "heteroscedastic exact"), budget_fraction=0.45)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Estimator, "fit_options", FitOptions(auto=learns_noise, clock=process_time, learning=LearningOptions(rounds=FEW_ROUNDS)))
+        given = FitOptions(auto=learns_noise, clock=process_time, learning=LearningOptions(rounds=FEW_ROUNDS))
+        patch.setattr(Estimator, "fit_options", given)
         model = SparseGPRegressor(approximation="auto", kernel="se", n_inducing=40, time_budget=60, random_state=0)
         model.fit(table[:300], target="y")
     assert model.info_["choice"]["approximation"] == "heteroscedastic exact"
