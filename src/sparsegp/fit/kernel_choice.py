@@ -33,7 +33,7 @@ from sparsegp.learn.neighbourhoods import Opening, Rounds
 from sparsegp.learn.sum_objective import threaded_sum
 from sparsegp.learn.trace import Deadline
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
-from sparsegp.noise.noise_start import local_noise_start
+from sparsegp.noise.noise_start import noise_start
 
 AUTO = "auto"
 OF_NO_USE = -1e100
@@ -154,13 +154,13 @@ def best_start(
     return ChosenKernel(best, ends[best])
 
 
-def clear_winner(scores: dict[str, Array], errors_better: float = 1.0) -> str:
+def clear_winner(scores: dict[str, Array]) -> str:
     """The first, unless another is better by more than chance, row by row."""
     best, *others = scores
     for name in others:
         gain = scores[name] - scores[best]
         error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
-        if float(gain.mean()) > errors_better * error:
+        if float(gain.mean()) > error:
             best = name
     return best
 
@@ -249,7 +249,7 @@ class LearnedNoise:
         limits = self.options.start.limits(block, noise_var, self.least_noise_var)
         try:
             noise_kernel = deepcopy(self.noise_kernel)
-            start = local_noise_start(self.cells, hyper.kernel, noise_var, noise_kernel, limits, rng)
+            start = noise_start(self.cells, hyper.kernel, noise_var, noise_kernel, limits, rng, local=True)
             specs = self._specs(self.cells, hyper.kernel, start.kernel, limits, rng)
             first = block.X[:1]
             joint = JointHyperparameters(hyper.kernel, first, start.kernel, first, start.mean, learn_inducing=False)
