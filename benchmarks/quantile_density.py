@@ -45,7 +45,8 @@ class QuantileDensity:
         """Ends of the central interval: the quantiles themselves where the levels have them."""
         knots = np.sort(quantiles, axis=1)
         low, high = (1.0 - coverage) / 2.0, (1.0 + coverage) / 2.0
-        return self._quantile(knots, low), -self._mirrored()._quantile(-knots[:, ::-1], 1.0 - high)
+        lower, upper = self._quantile(knots, low), -self._mirrored()._quantile(-knots[:, ::-1], 1.0 - high)
+        return lower, np.maximum(lower, upper)  # equal quantiles may differ by rounding
 
     def _mirrored(self) -> QuantileDensity:
         return QuantileDensity(1.0 - self.levels[::-1], self.min_width, self.tail_scale)
