@@ -252,7 +252,10 @@ def completed(completion, x):
 
     def score(j):
         same = values[:, j] == x[j]
-        return (z[same][0] + z[same][-1]) / 2.0 if same.any() else np.interp(x[j], values[:, j], z)
+        if not same.any():
+            return np.interp(x[j], values[:, j], z)
+        share = np.array([NormalDist().cdf(score) for score in z])
+        return np.interp((share[same][0] + share[same][-1]) / 2.0, share, z)
 
     C = np.linalg.inv(P[np.ix_(m, m)])
     mean, A = -C @ P[np.ix_(m, o)] @ np.array([score(j) for j in o]), np.linalg.cholesky(C)
