@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_info
 from sparsegp import parallel
 from sparsegp.core.block import Block
 from sparsegp.errors import FactorizationError, InputError, SparseGPError
-from sparsegp.parallel import Placed, Serial, Threads, homes_by_cost, largest_first, n_workers
+from sparsegp.parallel import Placed, Threads, homes_by_cost, largest_first, n_workers
 from sparsegp.testing import check_executor
 
 # Threads of the hot loops
@@ -135,7 +135,7 @@ def test_what_is_begun_last_is_smallest(costs: list[float]) -> None:
 # All executors
 
 
-@pytest.mark.parametrize("executor", [Serial(), Threads(1), Threads(2), Threads(5), Threads()], ids=str)
+@pytest.mark.parametrize("executor", [Threads(1), Threads(2), Threads(5), Threads()], ids=str)
 def test_executors_of_this_process_conform(executor: parallel.Executor) -> None:
     check_executor(executor)
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,17 +157,27 @@ def _is_running(process: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is no signal to a process there")
-def test_an_interrupt_ends_the_wait_and_leaves_the_processes(two_processes: Processes) -> None:
-    placed = two_processes.place([1.0, 1.0])
+def test_an_interrupt_ends_the_wait_and_leaves_the_processes(two_processes: Processes, tmp_path: Path) -> None:
+    placed = two_processes.place([tmp_path / "first", tmp_path / "second"])
     before = two_processes.map(_process, placed)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+
+    def interrupt_while_both_work() -> None:
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presser = threading.Thread(target=interrupt_while_both_work)
+    presser.start()
     with pytest.raises(KeyboardInterrupt):
-        two_processes.step(_sleep, placed)
-    timer.join()
+        two_processes.step(_work_until_released, placed)
+    presser.join()
+    (tmp_path / "released").touch()
     assert two_processes.map(_process, placed) == before
 
 
-def _sleep(seconds: float) -> tuple[float, None]:
-    time.sleep(seconds)
-    return seconds, None
+def _work_until_released(file: Path) -> tuple[Path, None]:
+    file.touch()
+    while not file.with_name("released").exists():
+        time.sleep(0.01)
+    return file, None

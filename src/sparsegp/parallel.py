@@ -347,29 +347,6 @@ def unpacked(message: bytes) -> Any:
 
 
 @dataclass(frozen=True)
-class Serial:
-    """One item after another in this thread, with all BLAS threads. What other executors are compared with."""
-
-    @property
-    def n_workers(self) -> int:
-        return 1
-
-    def place(self, items: Sequence[Any], costs: Sequence[float] | None = None, beside: Placed | None = None) -> Placed:
-        return _here(items, costs, beside)
-
-    def map(
-        self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Sequence[Any] | None = None
-    ) -> list[Any]:
-        given = arguments_of(placed, each)
-        return [fn(item, *own, *broadcast) for item, own in zip(placed.handles, given, strict=True)]
-
-    def step(
-        self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Sequence[Any] | None = None
-    ) -> tuple[Placed, list[Any]]:
-        return _stepped(placed, self.map(fn, placed, *broadcast, each=each))
-
-
-@dataclass(frozen=True)
 class Threads:
     """`n_jobs` threads of this process (None: as many as torch uses), with one BLAS thread in each.
 
@@ -384,7 +361,8 @@ class Threads:
         return self.n_jobs or available()
 
     def place(self, items: Sequence[Any], costs: Sequence[float] | None = None, beside: Placed | None = None) -> Placed:
-        return _here(items, costs, beside)
+        placed = Placed(tuple(items), (None,) * len(items), costs_of(items, costs))
+        return placed if beside is None else beside + placed
 
     def map(
         self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Sequence[Any] | None = None
@@ -402,17 +380,8 @@ class Threads:
     def step(
         self, fn: Callable[..., Any], placed: Placed, *broadcast: Any, each: Sequence[Any] | None = None
     ) -> tuple[Placed, list[Any]]:
-        return _stepped(placed, self.map(fn, placed, *broadcast, each=each))
-
-
-def _here(items: Sequence[Any], costs: Sequence[float] | None, beside: Placed | None) -> Placed:
-    """In this process, where everybody has everything."""
-    placed = Placed(tuple(items), (None,) * len(items), costs_of(items, costs))
-    return placed if beside is None else beside + placed
-
-
-def _stepped(placed: Placed, results: Sequence[tuple[Any, Any]]) -> tuple[Placed, list[Any]]:
-    return replace(placed, handles=tuple(new for new, _ in results)), [answer for _, answer in results]
+        results = self.map(fn, placed, *broadcast, each=each)
+        return replace(placed, handles=tuple(new for new, _ in results)), [answer for _, answer in results]
 
 
 class Waiting:

@@ -33,7 +33,7 @@ from sparsegp.learn.neighbourhoods import Opening, Rounds
 from sparsegp.learn.sum_objective import threaded_sum
 from sparsegp.learn.trace import Deadline
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
-from sparsegp.noise.noise_start import local_noise_start
+from sparsegp.noise.noise_start import noise_start
 
 AUTO = "auto"
 OF_NO_USE = -1e100
@@ -249,7 +249,7 @@ class LearnedNoise:
         limits = self.options.start.limits(block, noise_var, self.least_noise_var)
         try:
             noise_kernel = deepcopy(self.noise_kernel)
-            start = local_noise_start(self.cells, hyper.kernel, noise_var, noise_kernel, limits, rng)
+            start = noise_start(self.cells, hyper.kernel, noise_var, noise_kernel, limits, rng, local=True)
             specs = self._specs(self.cells, hyper.kernel, start.kernel, limits, rng)
             first = block.X[:1]
             joint = JointHyperparameters(hyper.kernel, first, start.kernel, first, start.mean, learn_inducing=False)
