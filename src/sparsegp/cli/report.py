@@ -75,6 +75,7 @@ def compare(
     power: options.Power = 0.5,
     n_blocks: options.Blocks = None,
     optimizer: options.Optimizer = "auto",
+    target_transform: options.TargetTransform = None,
     time_budget: options.Budget = None,
     seed: options.Seed = 0,
     sep: options.Sep = None,
@@ -93,7 +94,9 @@ def compare(
     if test is not None:
         given = table_columns.labelled(table_columns.open_table(replace(files, paths=(test,)), target, names))
     train, other = _split(rows, test_fraction, seed) if given is None else (rows, given)
-    settings = Settings("sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, False, kinds)
+    settings = Settings(
+        "sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, False, kinds, target_transform
+    )
     results: list[dict[str, Any]] = []
     for name in wanted:
         one, interrupted = _measured(replace(settings, approximation=name), train, other, time_budget, as_json)

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import linalg, metrics
 from sparsegp.calibration.calibration import Calibrated
+from sparsegp.calibration.transform import before_carried
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import Block, MemoryRows
@@ -200,6 +201,12 @@ class _Case:
         return forecast
 
     @cached_property
+    def learned(self) -> Array:
+        """The targets as the model learned them: on the transformed scale, if there is one."""
+        transform = self.model.scaling_.transform
+        return self.y if transform is None else transform.targets(self.y)
+
+    @cached_property
     def honesty(self) -> Honesty:
         """Coverage of all rows together."""
         return Honesty.of(self.forecast, self.y)
@@ -230,6 +237,7 @@ def model_evidence_bounds(model: Any, X: Array, y: Array) -> EvidenceBounds:
     index = spread_rows(len(y), EVIDENCE_ROWS)
     scaling, forecast = model.scaling_, model.forecast(X[index])
     # the evidence is that of the model, whatever its forecasts are calibrated to
+    forecast = before_carried(forecast)
     noise_std = (forecast.base if isinstance(forecast, Calibrated) else forecast).noise_std
     block = Block(
         scaling.tensor(X[index], torch.float64, torch.device("cpu")),
@@ -251,7 +259,7 @@ def spread_rows(n_rows: int, most: int) -> Any:
 
 
 def _noise(case: _Case) -> Iterator[Finding]:
-    fraction = case.model.noise_var_ / (float(case.y.var()) or 1.0)
+    fraction = case.model.noise_var_ / (float(case.learned.var()) or 1.0)
     if fraction < 2.0 * case.model.fit_options.learning.start.noise_floor:
         yield Finding(
             WARNING,
@@ -308,7 +316,7 @@ def _relevance(case: _Case) -> Iterator[Finding]:
         effect[list(trend.columns)] = np.inf
     # a column has the effect of the strongest of its numbers
     largest = np.array([effect[(own == d) & varies].max(initial=-1.0) for d in range(len(names))])
-    unused = (largest >= 0.0) & (largest < SMALL_EFFECT * case.y.std())
+    unused = (largest >= 0.0) & (largest < SMALL_EFFECT * case.learned.std())
     if unused.any():
         yield Finding(
             NOTICE,
@@ -346,8 +354,8 @@ def _calibration(case: _Case) -> Iterator[Finding]:
             WARNING if found.is_narrow else NOTICE,
             "The intervals are too narrow" if found.is_narrow else "The inner intervals are too narrow",
             evidence,
-            "Try HeteroscedasticGPRegressor (noise that varies), kernel='matern32', or the logarithm of a skewed y; if "
-            "these rows are newer than the training rows, fit again on recent ones.",
+            "Try HeteroscedasticGPRegressor (noise that varies), kernel='matern32', or target_transform='log' for a "
+            "skewed y above zero; if these rows are newer than the training rows, fit again on recent ones.",
         )
     elif found.is_wide:
         yield Finding(
@@ -369,7 +377,8 @@ def _natural_zero(case: _Case) -> Iterator[Finding]:
         NOTICE,
         "Some intervals reach below zero, where no target is",
         f"{below:.1%} of the 95 % intervals do; the smallest target of the given rows is {case.y.min():.4g}",
-        f"If the target cannot be negative, cut the interval at zero, or fit the transformed target ({transform}).",
+        f"If the target cannot be negative, fit with target_transform={transform!r} (sparsegp fit --target-transform "
+        f"{transform}): its intervals end at zero, and are as exact.",
     )
 
 
@@ -437,7 +446,7 @@ def share_far(model: Any, X: Array, forecast: Predictive) -> float:
     """Share of the rows at which f is nearly as uncertain as before the fit."""
     with torch.no_grad():
         prior_std = model.kernel_.cpu().diagonal(torch.tensor(X)).sqrt().numpy()
-    return float(np.mean(forecast.f_std > NEARLY_PRIOR * prior_std))
+    return float(np.mean(before_carried(forecast).f_std > NEARLY_PRIOR * prior_std))
 
 
 def _extrapolation(case: _Case) -> Iterator[Finding]:

@@ -19,7 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sparsegp import linalg, memory
-from sparsegp.calibration.calibration import Calibrated, CalibratedJoint, Calibration
+from sparsegp.calibration.calibration import Calibrated, CalibratedJoint, Calibration, TransformedJoint
+from sparsegp.calibration.transform import Transformed
 from sparsegp.cluster.prediction import lazy_predictions
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
@@ -279,14 +280,16 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """The distribution of y at each row of X, as one object.
 
         Ask the object for `mean`, `std`, `interval`, `quantiles`, `log_density`, `cdf`, `crps` and `sample`. All
-        answers come from a single pass over the rows.
+        answers come from a single pass over the rows. With a `target_transform`, its `base` is the forecast of the
+        transformed target.
 
         Parameters
         ----------
         X : array or table of shape (n_rows, n_features)
             The rows.
         latent : bool, default=False
-            Forecast the noise-free function f instead of y.
+            Forecast the noise-free function f instead of y, on the transformed scale if there is a
+            `target_transform`.
         blocks : array of int of shape (n_rows,), default=None
             Block labels, as in `predict`.
 
@@ -316,7 +319,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         with threads_for(len(inputs)):
             forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
         require_numbers(forecast.mean, forecast.var)
-        return forecast.latent if latent else self._calibrated(forecast, inputs)
+        return forecast.latent if latent else self.scaling_.carried(self._calibrated(forecast, inputs))
 
     def of_numbers(self) -> Self:
         """The same model, of the numbers that its columns become: what looks at it sees one column for each.
@@ -343,7 +346,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         X : array or table of shape (n_rows, n_features)
             The rows.
         latent : bool, default=False
-            Forecast the noise-free function f instead of y.
+            Forecast the noise-free function f instead of y, on the transformed scale if there is a
+            `target_transform`.
         blocks : array of int of shape (n_rows,), default=None
             Block labels, as in `predict`.
 
@@ -363,7 +367,9 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if latent:
             return joint.latent
         rows = self._calibrated(joint.rows, inputs)
-        return CalibratedJoint(rows, joint.f_cov) if isinstance(rows, Calibrated) else joint
+        joint = CalibratedJoint(rows, joint.f_cov) if isinstance(rows, Calibrated) else joint
+        carried = self.scaling_.carried(rows)
+        return TransformedJoint(carried, joint.f_cov, joint) if isinstance(carried, Transformed) else joint
 
     def _calibrated(self, forecast: Predictive, inputs: Tensor) -> Predictive:
         if self.calibration_ is None:
@@ -388,9 +394,11 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         return_std : bool, default=False
             Also return the standard deviation of each row.
         return_cov : bool, default=False
-            Also return the covariance of all rows. Not together with `return_std`.
+            Also return the covariance of all rows. Not together with `return_std`, and with a `target_transform` only
+            for `latent=True`.
         latent : bool, default=False
-            Predict the noise-free function f instead of y.
+            Predict the noise-free function f instead of y, on the transformed scale if there is a
+            `target_transform`.
         blocks : array of int of shape (n_rows,), default=None
             Block labels, for the approximations with blocks. By default the nearest block is taken.
 
@@ -432,17 +440,20 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if return_cov:
             joint = self.joint_forecast(X, latent, blocks)
             return joint.mean, joint.cov
-        if not return_std:
+        if not return_std and (latent or self.scaling_.transform is None):
             inputs = self._new_inputs(X)
             with threads_for(len(inputs)):
                 expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
             require_numbers(expected)
             return expected
         forecast = self.forecast(X, latent, blocks)
-        return forecast.mean, forecast.std
+        return (forecast.mean, forecast.std) if return_std else forecast.mean
 
     def predict_components(self, X: Any, blocks: ArrayLike | None = None) -> tuple[Array, Array, Array]:
-        """Mean of y, and its standard deviation in two parts.
+        """Mean of y, and its standard deviation in two parts, whose squares add up.
+
+        With a `target_transform` the parts have the shares of the variance that they have on the transformed scale,
+        on which noise adds to the function.
 
         Parameters
         ----------
@@ -586,7 +597,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         random_state : int, numpy Generator or None, default=None
             Seed of the draws.
         latent : bool, default=False
-            Draw the noise-free function f instead of y.
+            Draw the noise-free function f instead of y, on the transformed scale if there is a
+            `target_transform`.
         blocks : array of int of shape (n_rows,), default=None
             Block labels, as in `predict`.
 
@@ -696,7 +708,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """Leave-one-out predictions: what the model of all other rows says of each training row.
 
         They come in closed form and in one pass. Hyper-parameters, inducing inputs and blocks stay those of the fit.
-        The forecast is the Gaussian of the model, without calibration. Models with learned noise have no closed form.
+        The forecast is the Gaussian of the model, without calibration. With a `target_transform` it is that Gaussian,
+        carried back to y. Models with learned noise have no closed form.
 
         Parameters
         ----------

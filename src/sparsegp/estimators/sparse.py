@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sparsegp import linalg, memory, metrics
+from sparsegp.calibration.transform import TRANSFORMS
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import sum_over
 from sparsegp.core import approximations
@@ -102,6 +103,10 @@ class SparseGPRegressor(Estimator):
         "anytime" inference stops when the sampling error left in the mean is below this share of the predictive std.
     normalize : bool, default=True
         Standardise X and y inside. Everything that comes out is in the units of the data.
+    target_transform : {"log", "log1p", "sqrt"} or None, default=None
+        For targets with a natural zero, such as prices and durations: the model learns the transformed targets, and
+        forecasts are carried back exactly. No interval reaches below zero. "log" takes targets above zero, "log1p" and
+        "sqrt" also targets of zero. Kernel, noise and `latent=True` are those of the transformed targets.
     window : int, default=None
         `partial_fit` keeps the last `window` rows and forgets older ones, exactly.
     half_life : float, default=None
@@ -185,6 +190,7 @@ class SparseGPRegressor(Estimator):
         reading: str = "all",
         stop_error: float | None = None,
         normalize: bool = True,
+        target_transform: str | None = None,
         window: int | None = None,
         half_life: float | None = None,
         clip_variances: bool = False,
@@ -211,6 +217,7 @@ class SparseGPRegressor(Estimator):
         self.reading = reading
         self.stop_error = stop_error
         self.normalize = normalize
+        self.target_transform = target_transform
         self.window = window
         self.half_life = half_life
         self.clip_variances = clip_variances
@@ -597,8 +604,8 @@ class SparseGPRegressor(Estimator):
         return task_name(len(data.rows), digits, parameters)
 
     def _scores(self, X: Any, y: Array) -> dict[str, float]:
-        mean, std = self.predict(X, return_std=True)
-        return {"rmse": metrics.rmse(y, mean), "nlpd": metrics.nlpd(y, mean, std)}
+        forecast = self.forecast(X)
+        return {"rmse": metrics.rmse(y, forecast.mean), "nlpd": -float(forecast.log_density(y).mean())}
 
     @memory.explained
     def partial_fit(
@@ -809,6 +816,13 @@ class SparseGPRegressor(Estimator):
         if not isinstance(other, SparseGPRegressor):
             raise InputError(f"merge takes another fitted SparseGPRegressor; got {type(other).__name__}.")
         check_is_fitted(other)
+        mine, theirs = self.scaling_.transform, other.scaling_.transform
+        if mine is not theirs:
+            names = [None if transform is None else transform.name for transform in (mine, theirs)]
+            raise FingerprintError(
+                "Models can only be merged when they learned the same target; these have "
+                f"target_transform={names[0]!r} and {names[1]!r}. Fit both with the same."
+            )
         if self.fitted_.columns.encoding != other.fitted_.columns.encoding:
             raise FingerprintError(
                 "Models can only be merged when their columns became numbers in the same way; these have met other "
@@ -821,8 +835,8 @@ class SparseGPRegressor(Estimator):
                 "were standardised with different data. Use normalize=False with the same kernel, noise_var, inducing "
                 "and optimizer=None in both."
             )
-        mine, theirs = self.fitted_.digest, other.fitted_.digest
-        self._assign_update(merged, other.n_samples_seen_, None if mine is None or theirs is None else mine + theirs)
+        own, added = self.fitted_.digest, other.fitted_.digest
+        self._assign_update(merged, other.n_samples_seen_, None if own is None or added is None else own + added)
         return self
 
     @property
@@ -845,6 +859,7 @@ class SparseGPRegressor(Estimator):
         checks.require_choice("dtype", self.dtype, tuple(DTYPES))
         checks.require_choice("calibration", self.calibration, CALIBRATIONS)
         checks.require_choice("trend", self.trend, TRENDS)
+        checks.require_choice("target_transform", self.target_transform, (*TRANSFORMS, None))
         if not is_auto(self.n_inducing):
             checks.positive_count("n_inducing", self.n_inducing)
         if isinstance(self.kernel, str) and not is_auto(self.kernel):

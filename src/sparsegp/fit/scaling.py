@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sparsegp.calibration.transform import TargetTransform, carried
+from sparsegp.core.predictive import Predictive
 from sparsegp.data import Batch, FeatureLayout, Moments
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
@@ -20,15 +22,17 @@ SMALLEST_SCALE, LARGEST_SCALE = 1e-140, 1e140
 
 @dataclass(frozen=True)
 class Scaling:
-    """x' = (x - x_mean)/x_scale, y' = (y - y_mean)/y_scale.
+    """x' = (x - x_mean)/x_scale, y' = (t(y) - y_mean)/y_scale.
 
-    Constant columns keep the scale 1, and indicators their values.
+    Constant columns keep the scale 1, and indicators their values. t is the identity where there is no `transform`;
+    where there is one, "units of y" are those of t(y), up to the forecast that `carried` gives.
     """
 
     x_mean: Array
     x_scale: Array
     y_mean: float
     y_scale: float
+    transform: TargetTransform | None = None
 
     def __post_init__(self) -> None:
         if not SMALLEST_SCALE <= self.y_scale <= LARGEST_SCALE:
@@ -39,25 +43,34 @@ class Scaling:
             )
 
     @classmethod
-    def identity(cls, n_features: int) -> "Scaling":
-        return cls(np.zeros(n_features), np.ones(n_features), 0.0, 1.0)
+    def identity(cls, n_features: int, transform: TargetTransform | None = None) -> "Scaling":
+        return cls(np.zeros(n_features), np.ones(n_features), 0.0, 1.0, transform)
 
     @classmethod
-    def from_data(cls, X: Array, y: Array, weight: Array | None) -> "Scaling":
+    def from_data(cls, X: Array, y: Array, weight: Array | None, transform: TargetTransform | None = None) -> "Scaling":
+        y = y if transform is None else transform.targets(y)
         inputs, targets = Moments.of(X, weight), Moments.of(y[:, None], weight)
-        return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]))
+        return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]), transform)
 
     @classmethod
-    def of(cls, batch: Batch, *, normalize: bool, layout: FeatureLayout | None = None) -> "Scaling":
+    def of(
+        cls,
+        batch: Batch,
+        *,
+        normalize: bool,
+        layout: FeatureLayout | None = None,
+        transform: TargetTransform | None = None,
+    ) -> "Scaling":
         if not normalize:
-            largest = float(np.abs(batch.y).max(initial=0.0))
+            y = batch.y if transform is None else transform.targets(batch.y)
+            largest = float(np.abs(y).max(initial=0.0))
             if largest > LARGEST_SCALE:
                 raise InputError(
                     f"The targets are as large as {largest:g}; squares of numbers above {LARGEST_SCALE:g} overflow. "
                     "Divide y by one number, or use normalize=True."
                 )
-            return cls.identity(batch.X.shape[1])
-        found = cls.from_data(batch.X, batch.y, batch.weight)
+            return cls.identity(batch.X.shape[1], transform)
+        found = cls.from_data(batch.X, batch.y, batch.weight, transform)
         return found if layout is None else found.only(layout.standardized)
 
     def only(self, standardized: Sequence[bool]) -> "Scaling":
@@ -85,8 +98,14 @@ class Scaling:
         return out
 
     def targets(self, y: Array) -> Array:
-        out: Array = (y - self.y_mean) / self.y_scale
+        z = y if self.transform is None else self.transform.targets(y)
+        out: Array = (z - self.y_mean) / self.y_scale
         return out
+
+    def carried(self, forecast: Predictive) -> Predictive:
+        """The forecast of y from that of t(y)."""
+        found: Predictive = carried(forecast, self.transform)
+        return found
 
     def raw_moments(self, mean: Tensor, cov: Tensor) -> tuple[Array, Array]:
         """Mean and variances, or covariance, of f in the user's units."""

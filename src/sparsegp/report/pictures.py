@@ -11,7 +11,7 @@ import numpy as np
 from sparsegp import display
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
-from sparsegp.estimators.diagnosis import column_names, has_blocks, inducing_of
+from sparsegp.estimators.diagnosis import column_names, has_blocks, inducing_of, scaling_of
 from sparsegp.estimators.given_rows import GivenRows, known
 from sparsegp.estimators.importance import Effect, Importance
 from sparsegp.estimators.segments import Segments
@@ -55,8 +55,10 @@ def what_matters(model: Any, X: Any, y: Array, target_name: str, importance: Imp
         height=_height_for(len(importance.names)),
     )
     rows = GivenRows.of(X, importance.names)
+    transform = scaling_of(model).transform
+    how = "" if transform is None else f" (averages of {transform.name}, carried back)"
     for column in importance.sure[:MOST_EFFECTS]:
-        yield _effect(Effect.of(model, X, column), target_name, _companions(rows, column))
+        yield _effect(Effect.of(model, X, column), target_name, how, _companions(rows, column))
 
 
 def _companions(rows: GivenRows, column: int) -> str:
@@ -74,7 +76,7 @@ def _companions(rows: GivenRows, column: int) -> str:
     return f" It goes up and down with {', '.join(found[:3])}: their effects belong together, and one may undo another."
 
 
-def _effect(effect: Effect, target_name: str, companions: str) -> Picture:
+def _effect(effect: Effect, target_name: str, how: str, companions: str) -> Picture:
     def draw(ax: Any) -> None:
         shown = display.EffectDisplay(effect).plot(ax)
         (shown.ax_.set_xlabel if effect.has_levels else shown.ax_.set_ylabel)(
@@ -85,8 +87,8 @@ def _effect(effect: Effect, target_name: str, companions: str) -> Picture:
     levels = " In brackets, the share of the rows with this value." if effect.has_levels else ""
     return _picture(
         f"Effect of {effect.name}",
-        f"The average prediction of {target_name} if all rows had this value of {effect.name} and kept their other "
-        f"columns. {each} 95 % of what the model does not know of that average.{levels}{companions}",
+        f"The average prediction of {target_name}{how} if all rows had this value of {effect.name} and kept their "
+        f"other columns. {each} 95 % of what the model does not know of that average.{levels}{companions}",
         draw,
         height=_height_for(len(effect.values)) if effect.has_levels else HEIGHT,
     )

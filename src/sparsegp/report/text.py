@@ -27,16 +27,25 @@ def assumptions(model: Any) -> list[str]:
     smooth = SMOOTHNESS.get(type(kernel))
     shape = f"The function is {smooth}" if smooth else f"The function varies as the kernel {kernel!r} says"
     stationary = isinstance(kernel, kernels.Stationary)
+    transform = scaling_of(model).transform
+    target = "A target" if transform is None else f"{transform.name} of a target"
     return [
-        "A target is a function of the columns plus noise, and the function is one draw of a Gaussian process.",
+        f"{target} is a function of the columns plus noise, and the function is one draw of a Gaussian process.",
         f"{shape}{', and it changes equally fast everywhere' if stationary else ''}.",
         _about_noise(model),
         "Rows are independent of each other once the function is known: errors that persist from row to row are not "
         "part of the model.",
-        f"Far from all rows, predictions return to {scaling_of(model).y_mean:.4g} with a wide interval.",
+        f"Far from all rows, predictions return to {_far_away(model):.4g} with a wide interval.",
         _about_approximation(model),
         *_about_rows(model),
     ]
+
+
+def _far_away(model: Any) -> float:
+    """The median there."""
+    scaling = scaling_of(model)
+    middle = scaling.y_mean
+    return middle if scaling.transform is None else float(scaling.transform.inverse(np.array(middle)))
 
 
 def _about_noise(model: Any) -> str:
@@ -87,6 +96,8 @@ def worst_part(segments: Segments) -> str:
 
 def parameters(model: Any, X: Array, target_name: str) -> list[tuple[str, str, str]]:
     """What was learned: name, value in the units of the data, what it means."""
+    transform = scaling_of(model).transform
+    target_name = target_name if transform is None else f"{transform.name}({target_name})"
     rows = [("Noise", f"{math.sqrt(model.noise_var_):.4g}", f"standard deviation of {target_name} around the function")]
     kernel = model.kernel_
     if isinstance(kernel, kernels.Stationary):

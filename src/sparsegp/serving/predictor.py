@@ -3,13 +3,14 @@
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsegp import memory
 from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
+from sparsegp.calibration.transform import TargetTransform, Transformed, carried, named
 from sparsegp.data.encoding import Encoding
 from sparsegp.data.inputs import InputColumns
 from sparsegp.errors import InputError, ModelFileError
@@ -118,6 +119,14 @@ def _checked_levels(q: Any) -> Array:
     return levels
 
 
+class Parts(NamedTuple):
+    """sum_j weight_j N(location_j, var_j) at each of some rows: weight is [parts], the others are [rows, parts]."""
+
+    location: Array
+    var: Array
+    weight: Array
+
+
 @dataclass(frozen=True, eq=False)
 class Forecast:
     """y = mean + unit r at each row, r ~ shape; `f_std` is that of the noise-free function."""
@@ -131,6 +140,11 @@ class Forecast:
     def std(self) -> Array:
         std: Array = math.sqrt(self.shape.var) * self.unit
         return std
+
+    def parts(self, rows: slice) -> Parts:
+        """The distribution at some of the rows as a mixture of Gaussians."""
+        unit, shape = self.unit[rows, None], self.shape
+        return Parts(self.mean[rows, None] + unit * shape.location, (unit * shape.width) ** 2, shape.weight)
 
     def interval(self, coverage: float) -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds y with probability `coverage`."""
@@ -211,7 +225,7 @@ class Predictor:
         """How the columns of a table become numbers; None where they are numbers."""
         return self._encoding
 
-    def forecast(self, X: Any) -> "Forecast":
+    def forecast(self, X: Any) -> "Forecast | Transformed":
         """The distribution of y at each row of X, as one object.
 
         All answers come from a single pass over the rows.
@@ -231,9 +245,8 @@ class Predictor:
         InputError
             If X cannot be used.
         """
-        rows = self._checked(X)
-        mean, var = self._both(rows)
-        return Forecast(mean, np.sqrt(var), self._units(rows, mean, var), self._shape)
+        found: Forecast | Transformed = carried(self._on_scale(X), self._transform)
+        return found
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
         """Mean of y at the rows of X, and its standard deviation on request.
@@ -245,7 +258,7 @@ class Predictor:
         return_std : bool, default=False
             Also return the standard deviation of each row.
         latent : bool, default=False
-            Predict the noise-free function f instead of y.
+            Predict the noise-free function f instead of y, on the transformed scale if there is a `target_transform`.
 
         Returns
         -------
@@ -259,11 +272,14 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
-        if not return_std:
+        if not return_std and (latent or self._transform is None):
             scaled = self._posterior.mean(self._scaled(self._checked(X)))
             return _finite(scaled * self._scaling.target_scale + self._scaling.target_mean)
+        if latent:
+            f = self._on_scale(X)
+            return f.mean, f.f_std
         found = self.forecast(X)
-        return found.mean, found.f_std if latent else found.std
+        return (found.mean, found.std) if return_std else found.mean
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Array, Array]:
         """The central interval that holds y with a given probability.
@@ -403,8 +419,18 @@ class Predictor:
         """
         return self.forecast(X).sample(n_samples, np.random.default_rng(random_state))
 
+    def _on_scale(self, X: Any) -> Forecast:
+        """The forecast of the target that the model learned, before it is carried back to y."""
+        rows = self._checked(X)
+        mean, var = self._both(rows)
+        return Forecast(mean, np.sqrt(var), self._units(rows, mean, var), self._shape)
+
+    @property
+    def _transform(self) -> TargetTransform | None:
+        return named(self._scaling.target_transform)
+
     def _both(self, rows: Array) -> tuple[Array, Array]:
-        """Mean and variance of f, in units of y."""
+        """Mean and variance of f, in units of y or of the transformed target."""
         scale = self._scaling.target_scale
         with np.errstate(over="ignore", invalid="ignore"):  # _finite looks at what comes of it
             mean, var = self._posterior.moments(self._scaled(rows))
