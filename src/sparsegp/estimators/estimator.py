@@ -193,6 +193,11 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     def _is_fitted(self) -> bool:
         return hasattr(self, "fitted_")
 
+    @property
+    def _is_of_y(self) -> bool:
+        """Whether the model learned the targets as they are. One that is not fitted is refused later."""
+        return not self._is_fitted or self.scaling_.transform is None
+
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31))
 
@@ -440,7 +445,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if return_cov:
             joint = self.joint_forecast(X, latent, blocks)
             return joint.mean, joint.cov
-        if not return_std and (latent or self.scaling_.transform is None):
+        if not return_std and (latent or self._is_of_y):
             inputs = self._new_inputs(X)
             with threads_for(len(inputs)):
                 expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
