@@ -14,13 +14,9 @@ from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputErro
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.calibration.mixture import Shape
 from sparsegp.core.block import Block
-from sparsegp.estimators.diagnosis import (
-    Finding,
-    diagnose,
-    evidence_bounds,
-    model_evidence_bounds,
-)
-from sparsegp.fit.problem import INTERRUPTED
+from sparsegp.core.reasons import INTERRUPTED
+from sparsegp.estimators.diagnosis import evidence_bounds, model_evidence_bounds
+from sparsegp.estimators.judging import Finding, diagnose
 from sparsegp.testing import oracle
 
 

@@ -10,15 +10,7 @@ from numpy.typing import NDArray
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, GREY, MOST_POINTS, ORANGE, column_number, label_axes, legend_above, panels
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import (
-    blocks_at,
-    checked_rows,
-    column_names,
-    inducing_of,
-    origin_of,
-    spread_rows,
-    without_names,
-)
+from sparsegp.estimators.judging import checked_rows, column_names, origin_of, spread_rows, without_names
 
 
 @dataclass
@@ -92,7 +84,7 @@ class PredictionDisplay:
         with without_names():
             mean, (lower, upper) = estimator.predict(at), estimator.predict_interval(at, coverage)
         shown = spread_rows(len(rows), MOST_POINTS)
-        inducing = inducing_of(estimator) if len(names) == 1 else None
+        inducing = estimator.judged.inducing if len(names) == 1 else None
         return cls(
             x=grid,
             mean=mean,
@@ -207,8 +199,8 @@ class MapDisplay:
         at = _slice_rows(estimator, rows, [first, second], [part.ravel() for part in np.meshgrid(*axes)])
         with without_names():
             mean, std = estimator.predict(at, return_std=True)
-        inducing = inducing_of(estimator) if len(names) == 2 else None
-        blocks = blocks_at(estimator, at)
+        inducing = estimator.judged.inducing if len(names) == 2 else None
+        blocks = estimator.judged.blocks_at(at)
         shape = n_points, n_points
         return cls(
             *axes,

@@ -6,9 +6,9 @@ from typing import Any, Self
 import numpy as np
 
 from sparsegp.display.axes import BLUE, GREY, column_number, label_axes, panels
-from sparsegp.estimators.diagnosis import column_names
 from sparsegp.estimators.given_rows import GivenRows
 from sparsegp.estimators.importance import Effect, Importance, ImportanceOptions
+from sparsegp.estimators.judging import column_names
 
 MOST_COLUMNS = 20
 

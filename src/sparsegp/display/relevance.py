@@ -9,7 +9,7 @@ import numpy as np
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, label_axes, panels
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import checked_rows, user_columns
+from sparsegp.estimators.judging import checked_rows, user_columns
 from sparsegp.kernels import Kernel, Stationary
 from sparsegp.kernels.compose import Composite, Power
 

@@ -14,6 +14,7 @@ from sparsegp.cluster import executor_of
 from sparsegp.committee import aggregation
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.committee.split import CHOICES as PARTITIONS
+from sparsegp.core import reasons
 from sparsegp.core.inducing import CHOICES as INDUCING_CHOICES
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
@@ -29,7 +30,6 @@ from sparsegp.fit.kernel_choice import LearnedNoise
 from sparsegp.fit.pipeline import Progress, steps
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
-from sparsegp.infer import anytime_run
 from sparsegp.infer.drift import Innovations
 from sparsegp.kernels import Kernel
 from sparsegp.learn.schedules import OPTIMIZERS
@@ -477,7 +477,7 @@ def _report(last: Progress, budget: Budget) -> dict[str, Any]:
     info = {**last.info, "innovations": Innovations().summary(), "seconds": used}
     if not budget.limited:
         return info
-    if last.reason == anytime_run.TOO_SHORT:
+    if last.reason == reasons.TOO_SHORT:
         warnings.warn(
             f"time_budget={budget.asked:g} s was shorter than the inference of all experts, and the fit took "
             f"{used:.2g} s. The model is valid but rests on starting values: give it more time, or smaller "

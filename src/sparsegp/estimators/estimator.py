@@ -31,9 +31,10 @@ from sparsegp.data import Batch, to_block
 from sparsegp.data.digest import RowDigest
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
-from sparsegp.estimators.diagnosis import Diagnosis, diagnose
+from sparsegp.estimators.diagnosis import JudgedEstimator
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.estimators.fitted import Fitted
+from sparsegp.estimators.judging import Diagnosis, Judged, diagnose
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
 from sparsegp.estimators.opening import Given, Opened, is_dask, opened
 from sparsegp.estimators.progress import CallbackSupportMixin
@@ -325,6 +326,11 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
         require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self.scaling_.carried(self._calibrated(forecast, inputs))
+
+    @property
+    def judged(self) -> Judged:
+        """What `diagnose` and reports ask of the model besides its forecasts."""
+        return JudgedEstimator(self)
 
     def of_numbers(self) -> Self:
         """The same model, of the numbers that its columns become: what looks at it sees one column for each.

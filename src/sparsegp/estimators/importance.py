@@ -12,8 +12,8 @@ import numpy as np
 
 from sparsegp.core.predictive import Array
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import checked_rows, column_names, spread_rows, without_names
 from sparsegp.estimators.given_rows import GivenRows, Values, has_levels, known
+from sparsegp.estimators.judging import checked_rows, column_names, spread_rows, without_names
 
 TWO_SIDED_95 = 1.959963984540054
 
@@ -137,7 +137,7 @@ class Effect:
         with without_names():
             moments = np.array([_average(model, given, background, column, value) for value in values])
         mean, half = moments[:, 0], TWO_SIDED_95 * moments[:, 1]
-        transform = model.scaling_.transform
+        transform = model.judged.transform
         middle, lower, upper = (
             curve if transform is None else transform.inverse(curve) for curve in (mean, mean - half, mean + half)
         )

@@ -16,9 +16,10 @@ from sparsegp import linalg, memory, metrics
 from sparsegp.calibration.transform import TRANSFORMS
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import sum_over
-from sparsegp.core import approximations
+from sparsegp.core import approximations, reasons
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.predictive import Array
+from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.data import open_source, with_encoding
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.estimators import checks
@@ -34,7 +35,7 @@ from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
 from sparsegp.fit.held_out import steps
 from sparsegp.fit.model import Model, RowSumOf
 from sparsegp.fit.pipeline import Progress
-from sparsegp.fit.problem import AUTO, CALIBRATIONS, INTERRUPTED, CalibrationOptions, NoiseSpec, Problem
+from sparsegp.fit.problem import AUTO, CALIBRATIONS, CalibrationOptions, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.fit.trends import TRENDS
 from sparsegp.infer import anytime_run
@@ -539,7 +540,7 @@ class SparseGPRegressor(Estimator):
             info["calibration"] = {**found, "rmse": found["rmse"] * data.scaling.y_scale}
         if in_steps:
             info["budget"] = _budget_report(budget, progress)
-            if progress.reason == anytime_run.TOO_SHORT:
+            if progress.reason == reasons.TOO_SHORT:
                 warnings.warn(
                     f"time_budget={budget.asked:g} s was shorter than one step, and the fit took {budget.used:.2g} s. "
                     f"The model is valid but rests on {progress.rows_seen:,.0f} rows and starting values: give it more "

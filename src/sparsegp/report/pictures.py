@@ -11,9 +11,9 @@ import numpy as np
 from sparsegp import display
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
-from sparsegp.estimators.diagnosis import column_names, has_blocks, inducing_of, scaling_of
 from sparsegp.estimators.given_rows import GivenRows, known
 from sparsegp.estimators.importance import Effect, Importance
+from sparsegp.estimators.judging import column_names
 from sparsegp.estimators.segments import Segments
 
 INK = "#010203"
@@ -55,7 +55,9 @@ def what_matters(model: Any, X: Any, y: Array, target_name: str, importance: Imp
         height=_height_for(len(importance.names)),
     )
     rows = GivenRows.of(X, importance.names)
-    transform = scaling_of(model).transform
+    if model.judged.is_light:  # an effect has a band of the joint forecast
+        return
+    transform = model.judged.transform
     how = "" if transform is None else f" (averages of {transform.name}, carried back)"
     for column in importance.sure[:MOST_EFFECTS]:
         yield _effect(Effect.of(model, X, column), target_name, how, _companions(rows, column))
@@ -139,7 +141,7 @@ def pictures(model: Any, X: Array, y: Array, target_name: str, columns: list[int
         "19 of 20 rows between the dashed lines.",
         lambda ax: display.ResidualsDisplay.from_estimator(model, X, y, ax=ax),
     )
-    if any(stage.n_rows for stage in model.info_.get("stages", [])):
+    if not model.judged.is_light and any(stage.n_rows for stage in model.info_.get("stages", [])):
         yield _picture(
             "Learning",
             "How well each stage of learning explains its rows; the number of rows is written beside it.",
@@ -158,8 +160,8 @@ def _slice(model: Any, X: Array, y: Array, column: int, target_name: str) -> Pic
 
 def _map_caption(model: Any, n_columns: int) -> str:
     others = "" if n_columns == 2 else " Other columns are at their medians."
-    crosses = " Crosses are inducing inputs." if n_columns == 2 and inducing_of(model) is not None else ""
-    edges = " White lines are the edges of blocks." if has_blocks(model) else ""
+    crosses = " Crosses are inducing inputs." if n_columns == 2 and model.judged.inducing is not None else ""
+    edges = " White lines are the edges of blocks." if model.judged.has_blocks else ""
     return f"Mean and standard deviation of the prediction.{others}{crosses}{edges}"
 
 

@@ -9,8 +9,8 @@ from sparsegp import kernels
 from sparsegp.core.approximations import Family
 from sparsegp.core.predictive import Array
 from sparsegp.display.relevance import column_lengthscales
-from sparsegp.estimators.diagnosis import approximation_of, column_names, knows_noise, learns_noise, scaling_of
-from sparsegp.estimators.segments import Segments
+from sparsegp.estimators.diagnosis import approximation_of, knows_noise, learns_noise, scaling_of
+from sparsegp.estimators.judging import column_names
 
 SMOOTHNESS: dict[type[kernels.Kernel], str] = {
     kernels.SquaredExponential: "very smooth, without kinks or jumps",
@@ -78,20 +78,6 @@ def _about_approximation(model: Any) -> str:
     if approx.is_local:
         return f"What lies far away is summarised by {m} inducing inputs; rows of the same block are used exactly."
     return f"All rows are summarised by {m} inducing inputs ({approx.name}): detail finer than their spacing is lost."
-
-
-def worst_part(segments: Segments) -> str:
-    """Where the intervals fail most clearly, or that they fail nowhere."""
-    worst, n_tested = segments.worst, len(segments.tested)
-    if not n_tested:
-        return "There are too few rows to say where the intervals hold and where they do not."
-    if worst is None:
-        return f"In all {n_tested} parts the share of rows inside is what chance allows."
-    much = "too few" if worst.is_narrow else "more than promised"
-    return (
-        f"The worst part is {worst.name}: {worst.coverage:.1%} of its {worst.n_rows:,} rows are inside, {much}. "
-        f"{len(segments.failing)} of {n_tested} parts fail, allowing for their number."
-    )
 
 
 def parameters(model: Any, X: Array, target_name: str) -> list[tuple[str, str, str]]:

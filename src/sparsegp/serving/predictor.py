@@ -2,7 +2,8 @@
 
 import math
 import os
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +14,20 @@ from sparsegp.calibration.scale import LocalScale
 from sparsegp.calibration.transform import TargetTransform, Transformed, carried, named
 from sparsegp.data.encoding import Encoding
 from sparsegp.data.inputs import InputColumns
+from sparsegp.data.layout import FeatureLayout
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files import calibration_parts, model_file
 from sparsegp.files.column_codes import restore_encoding
-from sparsegp.files.schema import SPARSE, Kernel, Model, Scaling
+from sparsegp.files.schema import COMMITTEE, LEARNED_NOISE, SPARSE, Kernel, Model, Scaling
 from sparsegp.serving import covariance, posteriors
 from sparsegp.serving.covariance import Array
 from sparsegp.serving.posteriors import Posterior
+
+ESTIMATORS = {
+    SPARSE: "SparseGPRegressor",
+    LEARNED_NOISE: "HeteroscedasticGPRegressor",
+    COMMITTEE: "CommitteeGPRegressor",
+}
 
 
 def load(path: str | os.PathLike[str]) -> "Predictor":
@@ -129,7 +137,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """y = mean + unit r at each row, r ~ shape; `f_std` is that of the noise-free function."""
+    """y = mean + unit r at each row, r ~ shape; `f_std` is what is epistemic of its std."""
 
     mean: Array
     f_std: Array
@@ -140,6 +148,12 @@ class Forecast:
     def std(self) -> Array:
         std: Array = math.sqrt(self.shape.var) * self.unit
         return std
+
+    @property
+    def noise_std(self) -> Array:
+        """Standard deviation of the noise: what f leaves of that of y."""
+        noise_std: Array = np.sqrt(np.maximum(self.std**2 - self.f_std**2, 0.0))
+        return noise_std
 
     def parts(self, rows: slice) -> Parts:
         """The distribution at some of the rows as a mixture of Gaussians."""
@@ -199,6 +213,11 @@ class Predictor:
     _shape: Shape = field(repr=False)
     _scale: LocalScale | None = field(repr=False)
     _encoding: Encoding | None = field(repr=False)
+    info_: dict[str, Any] = field(repr=False)
+    """How the model came about."""
+    _kind: str = field(repr=False)
+    _normalize: bool = field(repr=False)
+    _origin: Encoding | None = field(repr=False, default=None)
 
     @classmethod
     def _of(cls, model: Model) -> "Predictor":
@@ -218,12 +237,35 @@ class Predictor:
             _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
             _scale=_restored_scale(model),
             _encoding=encoding,
+            info_={**model.info, "stages": model.learning or []},
+            _kind=ESTIMATORS[model.estimator or model.kind],
+            _normalize=bool(model.parameters.get("normalize", True)),
         )
 
     @property
     def encoding(self) -> Encoding | None:
         """How the columns of a table become numbers; None where they are numbers."""
         return self._encoding
+
+    @property
+    def judged(self) -> "JudgedPredictor":
+        """What reports ask of the model besides its forecasts."""
+        return JudgedPredictor(self)
+
+    def of_numbers(self) -> "Predictor":
+        """The same model, of the numbers that its columns become: what looks at it sees one column for each.
+
+        Returns
+        -------
+        Predictor
+            A copy whose columns are these numbers. The model itself if its columns are numbers already.
+        """
+        if self._encoding is None:
+            return self
+        labels = list(self._encoding.labels)
+        return replace(
+            self, n_features_in_=len(labels), feature_names_in_=labels, _encoding=None, _origin=self._encoding
+        )
 
     def forecast(self, X: Any) -> "Forecast | Transformed":
         """The distribution of y at each row of X, as one object.
@@ -276,8 +318,8 @@ class Predictor:
             scaled = self._posterior.mean(self._scaled(self._checked(X)))
             return _finite(scaled * self._scaling.target_scale + self._scaling.target_mean)
         if latent:
-            f = self._on_scale(X)
-            return f.mean, f.f_std
+            mean, var = self._both(self._checked(X))
+            return mean, np.sqrt(var)
         found = self.forecast(X)
         return (found.mean, found.std) if return_std else found.mean
 
@@ -423,7 +465,9 @@ class Predictor:
         """The forecast of the target that the model learned, before it is carried back to y."""
         rows = self._checked(X)
         mean, var = self._both(rows)
-        return Forecast(mean, np.sqrt(var), self._units(rows, mean, var), self._shape)
+        unit = self._units(rows, mean, var)
+        f_std = np.minimum(np.sqrt(var), math.sqrt(self._shape.var) * unit)
+        return Forecast(mean, f_std, unit, self._shape)
 
     @property
     def _transform(self) -> TargetTransform | None:
@@ -469,3 +513,52 @@ class Predictor:
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise InputError(f"X must be a matrix with {self.n_features_in_} columns; got the shape {rows.shape}.")
         return rows if self._encoding is None else self._encoding.of_matrix(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedPredictor:
+    """What a model without torch says of itself to those who judge it: what its forecasts need, and no more."""
+
+    model: Predictor
+    is_light: bool = True
+    inducing: None = None
+    has_blocks: bool = False
+
+    @property
+    def kind(self) -> str:
+        return self.model._kind
+
+    @property
+    def origin(self) -> Encoding | None:
+        return self.model._origin
+
+    @property
+    def layout(self) -> FeatureLayout:
+        known = self.model._encoding or self.model._origin
+        return FeatureLayout.plain(self.model.n_features_in_) if known is None else known.layout
+
+    @property
+    def transform(self) -> TargetTransform | None:
+        return self.model._transform
+
+    @property
+    def standardization(self) -> tuple[Array, Array] | None:
+        scaling = self.model._scaling
+        return (scaling.input_mean, scaling.input_scale) if self.model._normalize else None
+
+    def matrix(self, X: Any) -> Array:
+        return self.model._checked(X)
+
+    def prior_std(self, X: Array) -> Array:
+        var = covariance.diagonal(self.model._kernel, self.model._scaled(X))
+        std: Array = self.model._scaling.target_scale * np.sqrt(var)
+        return std
+
+    def blocks_at(self, X: Array) -> None:
+        return None
+
+    def findings(self, case: Any) -> Iterator[Any]:
+        return iter(())
+
+    def findings_of_forecasts(self, case: Any) -> Iterator[Any]:
+        return iter(())
