@@ -21,7 +21,8 @@ from sparsegp.errors import FactorizationError
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import Objective
 from sparsegp.learn.sum_objective import SumObjective, place
-from sparsegp.parallel import Executor, Placed, Processes, Serial, Threads
+from sparsegp.parallel import Executor, Placed, Serial, Threads
+from sparsegp.processes import Processes
 
 
 class Scripted(Serial):

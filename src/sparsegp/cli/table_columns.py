@@ -79,6 +79,14 @@ def encoding_of(model: Any) -> "Encoding | None":
     return found
 
 
+def takes_missing(model: Any) -> bool:
+    """Whether rows with missing inputs have forecasts."""
+    fitted = getattr(model, "fitted_", None)
+    columns = None if fitted is None else fitted.columns
+    found = model.takes_missing if columns is None else bool(columns.encoding or columns.completion)
+    return bool(found)
+
+
 def open_for(model: Any, data: "Files", target: str | None, **options: Any) -> "FileSource":
     """The columns of a table that the model was fitted with, by name; without names, all that are nothing else."""
     from sparsegp.data.codes import Category, Embedding

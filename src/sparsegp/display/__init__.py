@@ -4,10 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparsegp.display.columns import EffectDisplay, ImportanceDisplay, RelevanceDisplay
     from sparsegp.display.curves import AnytimeDisplay, LearningCurveDisplay
     from sparsegp.display.forecast import MapDisplay, PredictionDisplay
-    from sparsegp.display.importance import EffectDisplay, ImportanceDisplay
-    from sparsegp.display.relevance import RelevanceDisplay
     from sparsegp.display.residuals import CalibrationDisplay, CoverageDisplay, ResidualsDisplay
 
 __all__ = [
@@ -29,9 +28,9 @@ _HOMES = {
     "LearningCurveDisplay": "curves",
     "MapDisplay": "forecast",
     "PredictionDisplay": "forecast",
-    "EffectDisplay": "importance",
-    "ImportanceDisplay": "importance",
-    "RelevanceDisplay": "relevance",
+    "EffectDisplay": "columns",
+    "ImportanceDisplay": "columns",
+    "RelevanceDisplay": "columns",
     "CalibrationDisplay": "residuals",
     "CoverageDisplay": "residuals",
     "ResidualsDisplay": "residuals",

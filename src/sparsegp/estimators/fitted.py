@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sparsegp.data import Encoding, FeatureLayout, Source
 from sparsegp.data.codes import NUMBER
+from sparsegp.data.completion import Completion
 from sparsegp.data.digest import RowDigest
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class Columns:
     names: NDArray[np.object_] | None
     layout: FeatureLayout
     encoding: Encoding | None = None
+    completion: Completion | None = None
+    """What a missing number may be, of columns of numbers without gaps; None: no number may be missing."""
     origin: Encoding | None = None
     """Of columns that are the numbers of an encoding: that encoding."""
 
@@ -48,7 +51,7 @@ class Columns:
         if self.encoding is None:
             return self
         labels = np.array(self.encoding.labels, dtype=object)
-        return Columns(len(labels), labels, self.layout, None, self.encoding)
+        return Columns(len(labels), labels, self.layout, origin=self.encoding)
 
     @property
     def words(self) -> dict[str, str] | None:

@@ -154,13 +154,13 @@ def best_start(
     return ChosenKernel(best, ends[best])
 
 
-def clear_winner(scores: dict[str, Array], errors_better: float = 1.0) -> str:
+def clear_winner(scores: dict[str, Array]) -> str:
     """The first, unless another is better by more than chance, row by row."""
     best, *others = scores
     for name in others:
         gain = scores[name] - scores[best]
         error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
-        if float(gain.mean()) > errors_better * error:
+        if float(gain.mean()) > error:
             best = name
     return best
 

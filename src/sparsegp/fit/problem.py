@@ -43,7 +43,7 @@ class Start:
         return bool(self.stages) and self.stages[-1].stopped
 
     def going_on(self) -> "Start":
-        """The same, with nobody having asked to stop; an interrupt stays one."""
+        """The same without a request to stop; an interrupt stays one."""
         stages = (s if s.reason == INTERRUPTED else replace(s, stopped=False) for s in self.stages)
         return replace(self, stages=tuple(stages))
 

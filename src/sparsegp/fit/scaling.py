@@ -18,6 +18,7 @@ from sparsegp.kernels import Kernel
 Array = NDArray[np.float64]
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-140, 1e140
+SMALLEST_INPUT = 1e-290  # lengthscales are of this size, and one over them is a number
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,12 @@ class Scaling:
                 f"{SMALLEST_SCALE:g} or by more than {LARGEST_SCALE:g} cannot be squared. Give y in another unit, and "
                 "look for single targets that are far from all others."
             )
+        bad = np.flatnonzero(~np.isfinite(self.x_mean + self.x_scale))
+        if len(bad):
+            raise InputError(
+                f"Column {bad[0]} of the inputs (counted from 0) has numbers so large that their sum overflows. Give "
+                "it in another unit, or divide it by one number."
+            )
 
     @classmethod
     def identity(cls, n_features: int, transform: TargetTransform | None = None) -> "Scaling":
@@ -49,8 +56,9 @@ class Scaling:
     @classmethod
     def from_data(cls, X: Array, y: Array, weight: Array | None, transform: TargetTransform | None = None) -> "Scaling":
         y = y if transform is None else transform.targets(y)
-        inputs, targets = Moments.of(X, weight), Moments.of(y[:, None], weight)
-        return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]), transform)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is no number is refused
+            inputs, targets = Moments.of(X, weight), Moments.of(y[:, None], weight)
+            return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]), transform)
 
     @classmethod
     def of(
@@ -63,12 +71,9 @@ class Scaling:
     ) -> "Scaling":
         if not normalize:
             y = batch.y if transform is None else transform.targets(batch.y)
-            largest = float(np.abs(y).max(initial=0.0))
-            if largest > LARGEST_SCALE:
-                raise InputError(
-                    f"The targets are as large as {largest:g}; squares of numbers above {LARGEST_SCALE:g} overflow. "
-                    "Divide y by one number, or use normalize=True."
-                )
+            _require_size("The targets", y, SMALLEST_SCALE)
+            for k, column in enumerate(batch.X.T):
+                _require_size(f"The numbers in column {k} of the inputs (counted from 0)", column, SMALLEST_INPUT)
             return cls.identity(batch.X.shape[1], transform)
         found = cls.from_data(batch.X, batch.y, batch.weight, transform)
         return found if layout is None else found.only(layout.standardized)
@@ -145,3 +150,18 @@ class Scaling:
 
     def tensor(self, X: Array, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.inputs(X))).to(dtype=dtype, device=device)
+
+
+def _require_size(what: str, values: Array, smallest: float) -> None:
+    """Of numbers that nobody standardises."""
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest > LARGEST_SCALE:
+        raise InputError(
+            f"{what} are as large as {largest:g}; squares of numbers above {LARGEST_SCALE:g} overflow. Divide them by "
+            "one number, or use normalize=True."
+        )
+    if 0.0 < largest < smallest:
+        raise InputError(
+            f"{what} are all below {2.0 * largest:.1g}; it takes larger ones than {smallest:g}. Multiply them by one "
+            "number, or use normalize=True."
+        )

@@ -23,7 +23,7 @@ from sparsegp.estimators.judging import (
 )
 from sparsegp.estimators.segments import Honesty, Segments
 from sparsegp.report.baselines import Baselines
-from sparsegp.report.scores import scores
+from sparsegp.report.headline import scores
 from sparsegp.report.verdict import Verdict, unknowns
 
 FEWEST_ROWS = 20
