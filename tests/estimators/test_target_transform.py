@@ -351,3 +351,28 @@ def test_coverage_is_kept_by_the_transform() -> None:
     assert abs(held - 0.9) < 4 * np.sqrt(0.09 / 2000) + 0.02
     below = gp.forecast(new).cdf(new_y)
     np.testing.assert_allclose(norm.ppf(below).std(), 1.0, atol=0.12)
+
+
+@pytest.mark.filterwarnings("ignore:Values that the fit has not met")
+@every_transform
+def test_rows_with_gaps_are_carried_back_as_a_whole(name: str, tmp_path: Path) -> None:
+    """A row with a gap has a mixture of what it may be on the transformed scale: that is carried back, once."""
+    X, y = rows(200)
+    new = rows(12, seed=1)[0]
+    new[::3, 1] = np.nan
+    given = {"approximation": "vfe", "n_inducing": 15, **GIVEN}
+    gp = SparseGPRegressor(target_transform=name, **given).fit(X, y)
+    plain = SparseGPRegressor(**given).fit(X, learned(name, y))
+    inverse, levels = TRANSFORMS[name].inverse, [0.05, 0.5, 0.95]
+    quantiles = inverse(plain.predict_quantiles(new, levels))
+    np.testing.assert_allclose(gp.predict_quantiles(new, levels), quantiles, rtol=1e-8)
+    np.testing.assert_allclose(gp.predict(new, latent=True), plain.predict(new, latent=True), rtol=1e-9)
+    gp.save(tmp_path / "model.sgp")
+    light = serving.load(tmp_path / "model.sgp")
+    for latent in (False, True):
+        found, expected = (model.predict(new, return_std=True, latent=latent) for model in (light, gp))
+        np.testing.assert_allclose(found, expected, rtol=1e-7)
+        np.testing.assert_allclose(light.predict(new, latent=latent), expected[0], rtol=1e-7)
+    np.testing.assert_allclose(light.predict_quantiles(new, levels), quantiles, rtol=1e-7, atol=1e-12)
+    target = rows(12, seed=1)[1]
+    np.testing.assert_allclose(light.crps(new, target), gp.forecast(new).crps(target), rtol=1e-6)
