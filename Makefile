@@ -52,7 +52,7 @@ test-lowest:  ## the test suite with the lowest versions of all dependencies (co
 
 test-bare:  ## what works without torch, in an environment that has none
 	test -x $(BARE_VENV)/bin/python || $(PYTHON) -m venv $(BARE_VENV)
-	$(BARE_VENV)/bin/python $(INSTALL) -c constraints.txt . pytest
+	$(BARE_VENV)/bin/python $(INSTALL) -c constraints.txt '.[plot]' pytest
 	$(BARE_VENV)/bin/python -m pytest --noconftest --confcutdir=tests/bare tests/bare
 
 dist: $(STAMP)  ## wheel and sdist in dist/

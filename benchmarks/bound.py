@@ -83,6 +83,14 @@ def _relative_errors(measured: dict[str, dict[str, Any]], reference: float) -> d
     return {name: abs(value / reference - 1.0) for name, value in values.items() if value is not None}
 
 
+def rows_of_limit(limit: dict[str, Any]) -> list[list[str]]:
+    """Of each piece of work that vfe needs: multiplications and additions, or exponentials."""
+    return [
+        [name, number(count / 1e9, 1), number(limit["pieces"][name], 3), number(count / 1e9 / limit["pieces"][name], 1)]
+        for name, count in limit["operations"].items()
+    ]
+
+
 def _print(document: dict[str, Any]) -> None:
     measured, errors = document["measured"], document["relative_errors"]
     rows = [
@@ -95,6 +103,7 @@ def _print(document: dict[str, Any]) -> None:
         for name, facts in measured.items()
     ]
     print_table("value and gradient", ["", "seconds", "peak MB above data", "error of value"], rows)
+    print_table("the limit", ["", "operations, 1e9", "seconds", "1e9 a second"], rows_of_limit(measured["limit"]))
     print_table("ratios", ["", "ratio"], [[name, number(r, 2)] for name, r in document["ratios"].items()])
     for name, facts in measured.items():
         if "error" in facts:

@@ -46,7 +46,9 @@ def in_turns(problem: Arrays, rows: dict[str, dict[str, Any]], repeats: int) -> 
         for name, evaluate in evaluations.items():
             times[name].append(seconds_of(evaluate))
     found = {name: {**facts[name], **_timing(times[name])} for name in evaluations}
-    return {"limit": {"seconds": sum(pieces.values()), "best": sum(pieces.values()), "pieces": pieces}, **found}
+    seconds = sum(pieces.values())
+    needed = {"seconds": seconds, "best": seconds, "pieces": pieces, "operations": limit.operations}
+    return {"limit": needed, **found}
 
 
 def _first(evaluate: Evaluate) -> dict[str, Any]:

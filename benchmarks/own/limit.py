@@ -3,7 +3,8 @@
 "bound" is what a value and gradient cannot do without, each counted once at the rate of large calls: two kernel
 evaluations (a product of D columns and exponentials, for each pass), half a product for W^T W (SYRK), one for the
 gradient (GEMM) and a thin one for the 2 D + 1 moments of lengthscales and inducing inputs. Of the two BLAS libraries at
-hand, that of torch and that of numpy, the faster one counts, with all its threads.
+hand, that of torch and that of numpy, the faster one counts, with all its threads. It is a limit of vfe: `operations`
+says what each piece has, so that rates can be told.
 "predict" needs one kernel evaluation and one b x M x M product, in chunks, in memory allocated before.
 """
 
@@ -32,6 +33,14 @@ class BoundLimit:
         tensors = [torch.from_numpy(A) for A in (X, Z, square, K, left, out, total)]
         tX, tZ, tsquare, tK, tleft, tout, ttotal = tensors
         self.share = n_rows / LARGE_ROWS
+        pairs = float(n_rows * n_inducing)
+        self.operations = {
+            "products": 2.0 * pairs * n_inducing,
+            "gram": pairs * n_inducing,
+            "distances": 2.0 * 2.0 * pairs * n_features,
+            "exponentials": 2.0 * pairs,
+            "moments": 2.0 * pairs * (2 * n_features + 1),
+        }
         self.pieces: dict[str, tuple[float, list[Callable[[], object]]]] = {
             "products": (1.0, [lambda: torch.mm(tK, tsquare, out=tout), lambda: np.matmul(K, square, out=out)]),
             # numpy sees the transpose of the same array and calls SYRK

@@ -76,6 +76,38 @@ def test_evaluate(table):
     assert scores["coverage_95"] == 1.0
 
 
+def test_report(table, tmp_path):
+    path, _ = table
+    page = tmp_path / "page.html"
+    ran = sparsegp("report", LIGHT, path, "--target", "y", "-o", page, "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert "Without torch the report lacks" in ran.stderr
+    report, scores = json.loads(ran.stdout), json.loads(sparsegp("evaluate", LIGHT, path, "-t", "y", "--json").stdout)
+    assert {name: report[name] for name in scores} == scores
+    text = page.read_text()
+    assert report["verdict"].split(".")[0] in text
+    for heading in ("Importance of the columns", "Calibration", "Errors", "What the model does not know", "The rows"):
+        assert heading in text
+    assert ADVICE.replace("'", "&#x27;") in text
+    assert "What it learned" not in text
+    assert "Effect of" not in text
+
+
+def test_report_of_a_table_with_text_and_a_transformed_target(tmp_path):
+    path, page = tmp_path / "rows.csv", tmp_path / "page.html"
+    rows = json.loads((FIXTURES / "prices_v2.json").read_text())
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["size", "place", "price"], *rows["rows"]])
+    ran = sparsegp("report", FIXTURES / "prices_v2.sgp", path, "-o", page, "--json")
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    for name, expected in rows["scores"].items():
+        assert report[name] == pytest.approx(expected, rel=1e-7), name
+    assert report["matters"] == rows["matters"]
+    assert report["warnings"] == []
+    assert "place" in page.read_text()
+
+
 def test_python_predicts():
     code = (
         "import json, numpy as np; from sparsegp import serving; "
@@ -94,7 +126,7 @@ def test_help_and_version():
 COMMANDS = [
     ("predict", HEAVY, "rows.csv"),
     ("evaluate", HEAVY, "rows.csv", "--target", "y"),
-    ("report", LIGHT, "rows.csv", "--target", "y"),
+    ("report", HEAVY, "rows.csv", "--target", "y"),
     ("update", LIGHT, "rows.csv", "--target", "y", "-o", "new.sgp"),
     ("merge", LIGHT, LIGHT, "-o", "new.sgp"),
     ("fit", "rows.csv", "--target", "y", "-o", "new.sgp"),

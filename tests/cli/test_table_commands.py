@@ -209,6 +209,19 @@ def test_a_model_of_numbers_forecasts_rows_with_missing_values_more_widely(numbe
     assert json.loads(out)["rows_without_forecast"] == 0
 
 
+def test_rows_with_missing_values_are_scored(numbers, program):
+    (numbers / "scored.csv").write_text("a,b,y\n1,2,1\n,2,0.3\n0.5,NA,0.5\n2,1,\n")
+    code, out, err = program(numbers, "evaluate", "model.sgp", "scored.csv", "--json")
+    assert code == 0, err
+    assert "'a' in 1 of 3 rows, 'b' in 1 of 3 rows" in err
+    found = json.loads(out)
+    expected = serving.load(numbers / "model.sgp").forecast([[1.0, 2.0], [np.nan, 2.0], [0.5, np.nan]])
+    assert found["rows"] == 3
+    assert found["nlpd"] == pytest.approx(-expected.log_density([1.0, 0.3, 0.5]).mean())
+    (numbers / "scored.csv").write_text("a,b,y\n1,2,1\ninf,2,0.3\n")
+    assert "'a' is inf" in program(numbers, "evaluate", "model.sgp", "scored.csv")[2]
+
+
 def test_a_model_that_does_not_know_its_columns_leaves_such_rows_empty(numbers, program):
     """Files that were written before models knew what a missing number may be."""
     (numbers / "gaps.csv").write_text(GAPS)

@@ -24,12 +24,11 @@ def test_scores_are_those_of_the_distribution_of_a_column():
     assert Completion.of(X).scores(X * 100.0)[:, 1].max() == KNOTS[-1]
 
 
-def test_equal_values_have_one_score_in_their_middle():
+def test_equal_values_have_the_score_of_their_middle_row():
     X = np.repeat([[0.0], [1.0]], [750, 250], axis=0)
     zero, one = Completion.of(X).scores(np.array([[0.0], [1.0]])).ravel()
-    edge = norm.ppf(0.75)
-    assert zero == pytest.approx((KNOTS[0] + edge) / 2.0, abs=0.1)
-    assert one == pytest.approx((KNOTS[-1] + edge) / 2.0, abs=0.1)
+    assert zero == pytest.approx(norm.ppf(0.375), abs=KNOTS[1] - KNOTS[0])
+    assert one == pytest.approx(norm.ppf(0.875), abs=KNOTS[1] - KNOTS[0])
 
 
 def test_draws_are_those_of_the_gaussian_given_the_other_scores():

@@ -16,7 +16,7 @@ from problems import agree
 from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, kernels, load, processes
 from sparsegp.committee import TABLE, shared_learning
 from sparsegp.core import approximations
-from sparsegp.fit.problem import INTERRUPTED
+from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.learn.neighbourhoods import Rounds
 
 pytestmark = pytest.mark.usefixtures("short_start")

@@ -252,7 +252,10 @@ def completed(completion, x):
 
     def score(j):
         same = values[:, j] == x[j]
-        return (z[same][0] + z[same][-1]) / 2.0 if same.any() else np.interp(x[j], values[:, j], z)
+        if not same.any():
+            return np.interp(x[j], values[:, j], z)
+        share = np.array([NormalDist().cdf(score) for score in z])
+        return np.interp((share[same][0] + share[same][-1]) / 2.0, share, z)
 
     C = np.linalg.inv(P[np.ix_(m, m)])
     mean, A = -C @ P[np.ix_(m, o)] @ np.array([score(j) for j in o]), np.linalg.cholesky(C)
@@ -276,7 +279,10 @@ def predict(model, X):
         nodes = model["noise_kernel"]["nodes"]
         g = committee_moments(model, x, "g") if kind == "committee" else noise_moments(nodes, model["noise"], x)
         noise_var = scale**2 * np.exp(g[0] + g[1] / 2)
-    return scaling["target_mean"] + scale * mean, np.sqrt(var * scale**2 + noise_var)
+    mean, var = scaling["target_mean"] + scale * mean, var * scale**2 + noise_var
+    if scaling.get("target_transform") == "log":
+        mean, var = np.exp(mean + var / 2), np.exp(2 * mean + var) * np.expm1(var)
+    return mean, np.sqrt(var)
 
 
 rng = np.random.default_rng(0)
@@ -301,6 +307,7 @@ WRITTEN = {
     "vfe, updated": lambda: sparse("vfe").fit(X[:100], y[:100]).partial_fit(X[100:], y[100:]),
     "fitc, window": lambda: sparse("fitc", window=60).fit(X[:100], y[:100]).partial_fit(X[100:], y[100:]),
     "groups": lambda: SparseGPRegressor(TIED, "vfe", noise_var=0.05, **GIVEN).fit(X, y),
+    "log": lambda: sparse("vfe", target_transform="log").fit(X, y),
     "exact": lambda: sparse("exact").fit(X, y, sample_weight=1.0 + np.arange(150) % 2),
     "pic": lambda: sparse("pic").fit(X, y, sample_weight=1.0 + np.arange(150) % 2),
     "pic, known noise": lambda: sparse("pic").fit(X, y, noise_var=np.linspace(0.01, 0.2, 150)),

@@ -12,13 +12,13 @@ import torch
 from sparsegp import CommitteeGPRegressor, InputError, kernels
 from sparsegp.committee import shared_learning
 from sparsegp.committee.experts import Recipe
-from sparsegp.core import approximations
+from sparsegp.core import approximations, reasons
 from sparsegp.core.block import Block
+from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit.learned_noise import ALL_ROWS
-from sparsegp.infer import anytime_run
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
-from sparsegp.learn.trace import OUT_OF_TIME, Deadline
+from sparsegp.learn.trace import Deadline
 from sparsegp.parallel import Threads
 
 pytestmark = pytest.mark.usefixtures("short_start")
@@ -155,7 +155,7 @@ def test_a_budget_that_is_too_short_is_pointed_out() -> None:
     gp = CommitteeGPRegressor(n_experts=3, time_budget=1e-4, random_state=0)
     with pytest.warns(UserWarning, match="shorter than the inference of all experts"):
         gp.fit(X, y)
-    assert gp.info_["budget"]["reason"] == anytime_run.TOO_SHORT
+    assert gp.info_["budget"]["reason"] == reasons.TOO_SHORT
     assert np.isfinite(gp.predict(X)).all()
 
 

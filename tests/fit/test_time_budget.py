@@ -10,6 +10,7 @@ import torch
 from sparsegp import InputError, SparseGPRegressor, load
 from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.fit import affordable, pipeline
 from sparsegp.fit.budget import Budget
 from sparsegp.infer import anytime, anytime_run, batch
@@ -17,7 +18,7 @@ from sparsegp.kernels import SquaredExponential
 from sparsegp.learn import lbfgs, neighbourhoods, schedules
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective
-from sparsegp.learn.trace import OUT_OF_TIME, Deadline, OutOfTime
+from sparsegp.learn.trace import Deadline, OutOfTime
 from test_regressor import fixed, wave
 
 N_ROWS = 1200

@@ -216,7 +216,7 @@ def evaluate(
     files, name = table_columns.files(data, sep, decimal, encoding, no_header), table_columns.target_of(fitted, target)
     source = table_columns.open_for(fitted, files, name)
     table_columns.say_unused(fitted, source, name)
-    rows = table_columns.read_all(fitted, source)
+    rows = table_columns.read_all(fitted, source, may_miss=table_columns.takes_missing(fitted))
     with table_columns.named_columns():
         result = scores(fitted, rows.X, rows.y)
     show(f"Scores on {files}", {"rows": len(rows), **result}, as_json)

@@ -237,6 +237,17 @@ class Parts:
     log_weight: Array
     offset: Array | None = None
 
+    @property
+    def location(self) -> Array:
+        """Means of the parts, or the one of all."""
+        location: Array = self.centre[:, None]
+        return location if self.offset is None else location + self.offset
+
+    @property
+    def weight(self) -> Array:
+        """Weights of the parts."""
+        return np.exp(self.log_weight)
+
     def _gap(self, y: Array) -> Array:
         """y - (centre + offset_j)."""
         gap = (y - self.centre)[:, None]
@@ -345,7 +356,9 @@ class NoiseMixture(GaussianMixture):
         return np.sqrt(self.noise_var)
 
     def parts(self, rows: slice) -> Parts:
-        """One part for each node of a Gauss-Hermite rule over g."""
+        """One part for each node of a Gauss-Hermite rule over g; a single one where g is known."""
+        if not self.g_var.any():
+            return Parts(self.mean[rows], self.var[rows, None], np.zeros(1))
         g = self.g_mean[rows, None] + np.sqrt(self.g_var[rows, None]) * NODES
         return Parts(self.mean[rows], self.f_var[rows, None] + np.exp(g), LOG_WEIGHTS)
 

@@ -18,6 +18,8 @@ from sparsegp.errors import InputError
 
 KNOTS = np.linspace(-3.0, 3.0, 65)
 """Scores at which the values of a column are known."""
+SHARES = np.array([NormalDist().cdf(knot) for knot in KNOTS])
+"""Of the rows below each of them."""
 N_DRAWS = 31
 """How many values stand for all that a missing number may be: a prime, so that its multiples are a lattice."""
 MULTIPLIER, EXPONENTS = 12, (1, 7, 11, 13, 17, 19, 23, 29)
@@ -37,8 +39,7 @@ class Completion:
     def of(cls, X: Array) -> "Completion":
         """Of rows without gaps, or of evenly spaced ones where there are many."""
         rows = X[:: -(-len(X) // MOST_ROWS)]
-        levels = [NormalDist().cdf(knot) for knot in KNOTS]
-        found = cls(np.quantile(rows, levels, axis=0, method="inverted_cdf"), None)
+        found = cls(np.quantile(rows, SHARES, axis=0, method="inverted_cdf"), None)
         return found if rows.shape[1] > MOST_COLUMNS else cls(found.values, _correlation(found.scores(rows)))
 
     @property
@@ -46,11 +47,12 @@ class Completion:
         return int(self.values.shape[1])
 
     def scores(self, X: Array) -> Array:
-        """The score of each number; of a value that a column has at several knots, the one in their middle."""
+        """The score of each number; of a value that a column has at several knots, that of its middle row."""
         out = np.empty_like(X)
         for d, knots in enumerate(self.values.T):
             first, last = (np.searchsorted(knots, X[:, d], side) for side in ("left", "right"))
-            middle = 0.5 * (KNOTS[np.minimum(first, len(KNOTS) - 1)] + KNOTS[np.maximum(last - 1, 0)])
+            share = 0.5 * (SHARES[np.minimum(first, len(KNOTS) - 1)] + SHARES[np.maximum(last - 1, 0)])
+            middle = np.interp(share, SHARES, KNOTS)
             out[:, d] = np.where(last > first, middle, np.interp(X[:, d], knots, KNOTS))
         return out
 

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, GREY, Display, column_number, label_axes
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import checked_rows, column_names, user_columns
 from sparsegp.estimators.given_rows import GivenRows
 from sparsegp.estimators.importance import Effect, Importance, ImportanceOptions
-from sparsegp.kernels import Kernel, Stationary
-from sparsegp.kernels.compose import Composite, Power
+from sparsegp.estimators.judging import checked_rows, column_names, user_columns
+
+if TYPE_CHECKING:
+    from sparsegp.kernels import Kernel
 
 MOST_COLUMNS = 20
 
@@ -221,7 +222,7 @@ def column_relevance(model: Any, rows: Array, lengthscales: Array) -> tuple[Arra
     return np.sqrt(squares), names
 
 
-def column_lengthscales(kernel: Kernel, n_features: int) -> Array:
+def column_lengthscales(kernel: "Kernel", n_features: int) -> Array:
     """The shortest lengthscale with which stationary parts of the kernel see each column; inf where none does."""
     shortest = np.full(n_features, np.inf)
     for column, lengthscale in _lengthscales(kernel, list(range(n_features))):
@@ -229,7 +230,10 @@ def column_lengthscales(kernel: Kernel, n_features: int) -> Array:
     return shortest
 
 
-def _lengthscales(kernel: Kernel, columns: list[int]) -> Iterator[tuple[int, float]]:
+def _lengthscales(kernel: "Kernel", columns: list[int]) -> Iterator[tuple[int, float]]:
+    from sparsegp.kernels import Stationary
+    from sparsegp.kernels.compose import Composite, Power
+
     own = columns if kernel.active_dims is None else [columns[d] for d in kernel.active_dims]
     if isinstance(kernel, Stationary):
         yield from zip(own, kernel.lengthscales.detach().expand(len(own)).tolist(), strict=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -11,7 +11,9 @@ from sparsegp import metrics
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, GREEN, GREY, ORANGE, Display, label_axes, legend_above, panels
 from sparsegp.errors import InputError
-from sparsegp.fit.pipeline import Progress
+
+if TYPE_CHECKING:
+    from sparsegp.fit.pipeline import Progress
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
 STYLES = ("o-", "s--", "^:")
@@ -90,7 +92,7 @@ class Curve:
     scores: dict[str, Array]
 
     @classmethod
-    def of(cls, progress: Sequence[Progress]) -> Self:
+    def of(cls, progress: Sequence["Progress"]) -> Self:
         if not progress:
             raise InputError(
                 "An anytime curve needs at least one Progress; got none. Collect them: list(gp.fit_iter(...))."
@@ -120,7 +122,7 @@ class AnytimeDisplay(Display):
     @classmethod
     def from_progress(
         cls,
-        progress: Iterable[Progress] | Mapping[str, Iterable[Progress]],
+        progress: Iterable["Progress"] | Mapping[str, Iterable["Progress"]],
         *,
         full: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
         pictures: Sequence[str] | None = None,

@@ -19,15 +19,7 @@ from sparsegp.display.axes import (
     legend_above,
 )
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import (
-    blocks_at,
-    checked_rows,
-    column_names,
-    inducing_of,
-    origin_of,
-    spread_rows,
-    without_names,
-)
+from sparsegp.estimators.judging import checked_rows, column_names, origin_of, spread_rows, without_names
 
 
 @dataclass
@@ -96,7 +88,7 @@ class PredictionDisplay(Display):
         with without_names():
             mean, (lower, upper) = estimator.predict(at), estimator.predict_interval(at, coverage)
         shown = spread_rows(len(rows), MOST_POINTS)
-        inducing = inducing_of(estimator) if len(names) == 1 else None
+        inducing = estimator.judged.inducing if len(names) == 1 else None
         return cls(
             x=grid,
             mean=mean,
@@ -197,8 +189,8 @@ class MapDisplay(Display):
         at = _slice_rows(estimator, rows, [first, second], [part.ravel() for part in np.meshgrid(*axes)])
         with without_names():
             mean, std = estimator.predict(at, return_std=True)
-        inducing = inducing_of(estimator) if len(names) == 2 else None
-        blocks = blocks_at(estimator, at)
+        inducing = estimator.judged.inducing if len(names) == 2 else None
+        blocks = estimator.judged.blocks_at(at)
         shape = n_points, n_points
         return cls(
             *axes,

@@ -7,7 +7,7 @@ import numpy as np
 
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import BLUE, GREEN, GREY, MOST_POINTS, ORANGE, Display, label_axes
-from sparsegp.estimators.diagnosis import checked_rows, columns_of, spread_rows, without_names
+from sparsegp.estimators.judging import checked_rows, columns_of, spread_rows, without_names
 from sparsegp.estimators.segments import Segment, SegmentOptions, Segments
 from sparsegp.metrics import CALIBRATION_LEVELS
 

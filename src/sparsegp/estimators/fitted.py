@@ -1,17 +1,19 @@
 """What a fit leaves behind in an estimator."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsegp.calibration.calibration import Calibration
 from sparsegp.data import Encoding, FeatureLayout, Source
 from sparsegp.data.codes import NUMBER
 from sparsegp.data.completion import Completion
 from sparsegp.data.digest import RowDigest
-from sparsegp.fit.scaling import Scaling
+
+if TYPE_CHECKING:
+    from sparsegp.calibration.calibration import Calibration
+    from sparsegp.fit.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,13 @@ class Fitted:
     """
 
     model: Any
-    scaling: Scaling
+    scaling: "Scaling"
     info: dict[str, Any]
     n_samples: int
     columns: Columns
     target: str | None = None
     batches: tuple[str, ...] = ()
-    calibration: Calibration | None = None
+    calibration: "Calibration | None" = None
     given: Any = field(default=None, repr=False, compare=False)
     digest: RowDigest | None = field(default=None, repr=False, compare=False)
 

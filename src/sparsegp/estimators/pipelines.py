@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsegp.core.predictive import Array, Predictive
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import Diagnosis
 from sparsegp.estimators.estimator import Estimator
+from sparsegp.estimators.judging import Diagnosis
 
 ChangeOfUnits = tuple[Array, Array]
 """shift and scale of every column: x' = (x - shift)/scale."""

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import kernels
+from sparsegp.calibration.transform import named
 from sparsegp.committee.aggregation import Aggregation, BaseCount, Weighting
 from sparsegp.committee.committee import Committee
 from sparsegp.committee.experts import Process
@@ -72,6 +73,7 @@ def describe(estimator: Any) -> schema.Model:
             input_scale=scaling.x_scale,
             target_mean=float(scaling.y_mean),
             target_scale=float(scaling.y_scale),
+            target_transform=None if scaling.transform is None else scaling.transform.name,
         ),
         noise_var=float(estimator.noise_var_),
         calibration=None if fitted.calibration is None else parts.describe_calibration(fitted.calibration),
@@ -97,7 +99,8 @@ def restore(record: schema.Model, estimators: Mapping[str, type[Any]], classes: 
     parameters = _restored_parameters(record, classes)
     estimator = estimators[record.estimator or record.kind](**parameters)
     found = record.scaling
-    scaling = Scaling(found.input_mean, found.input_scale, found.target_mean, found.target_scale)
+    transform = named(found.target_transform)
+    scaling = Scaling(found.input_mean, found.input_scale, found.target_mean, found.target_scale, transform)
     if not len(scaling.x_mean) == len(scaling.x_scale) == record.columns.count:
         raise ModelFileError(f"the scaling is not that of {record.columns.count} columns")
     kernel = kernel_records.restore(record.kernel, classes)

@@ -25,6 +25,7 @@ FLOATS, INTEGERS, NUMBERS = "f", "iu", "fiub"
 SPARSE, LEARNED_NOISE, COMMITTEE = "sparse", "learned_noise", "committee"
 INDUCING, LOCAL, EXACT, NYSTROM = "inducing", "local", "exact", "nystrom"
 VALUE, INDICATORS, POINTS, CIRCLES, LEFT_OUT = "value", "indicators", "points", "circles", "left_out"
+TARGET_TRANSFORMS = ("log", "log1p", "sqrt")
 COLUMN_KINDS = (
     "number",
     "boolean",
@@ -101,12 +102,15 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Scaled data: x' = (x - input_mean)/input_scale for each column, y' = (y - target_mean)/target_scale."""
+    """Scaled data: x' = (x - input_mean)/input_scale for each column, y' = (t(y) - target_mean)/target_scale."""
 
     input_mean: Array = entry("subtracted from each column, in its units", shape="D")
     input_scale: Array = entry("what each column is divided by, in its units; not zero", shape="D", limit=NOT_ZERO)
     target_mean: float = entry("subtracted from y, units of y")
     target_scale: float = entry("what y is divided by, units of y; positive", limit=POSITIVE)
+    target_transform: str | None = optional(
+        "t; y itself if missing. With it, units of y are those of t(y)", words=TARGET_TRANSFORMS
+    )
 
 
 KERNEL_KINDS = (

@@ -12,11 +12,12 @@ from sparsegp.calibration.shape_learning import calibrated_log_density
 from sparsegp.core import approximations
 from sparsegp.core.block import MemoryRows, Rows
 from sparsegp.core.predictive import Array, Gaussian
+from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.errors import InputError, SparseGPError
 from sparsegp.fit.budget import Budget, Clock
 from sparsegp.fit.kernel_choice import clear_winner
 from sparsegp.fit.pipeline import Progress, steps
-from sparsegp.fit.problem import INTERRUPTED, NoiseSpec, Problem
+from sparsegp.fit.problem import NoiseSpec, Problem
 from sparsegp.fit.scaling import Scaling
 from sparsegp.learn.trace import LearningStep
 

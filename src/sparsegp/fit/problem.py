@@ -10,6 +10,7 @@ from sparsegp.calibration.shape_learning import ShapeOptions
 from sparsegp.calibration.trees import TreeOptions
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.core.approximations import Approximation
+from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.core.trend import Trend
 from sparsegp.fit.learning_options import LearningOptions
 from sparsegp.infer.anytime import Reading
@@ -18,7 +19,6 @@ from sparsegp.learn.schedules import StageKeeper
 from sparsegp.learn.trace import LearningResult, StepCallback
 from sparsegp.parallel import Executor, Threads
 
-INTERRUPTED = "interrupted"
 AUTO, SHAPE, SCALE = "auto", "shape", "scale"
 CALIBRATIONS = (AUTO, SHAPE, SCALE, None)
 

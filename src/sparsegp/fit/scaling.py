@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sparsegp.calibration.transform import TargetTransform, carried
+from sparsegp.core.predictive import Predictive
 from sparsegp.data import Batch, FeatureLayout, Moments
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
@@ -21,15 +23,17 @@ SMALLEST_INPUT = 1e-290  # lengthscales are of this size, and one over them is a
 
 @dataclass(frozen=True)
 class Scaling:
-    """x' = (x - x_mean)/x_scale, y' = (y - y_mean)/y_scale.
+    """x' = (x - x_mean)/x_scale, y' = (t(y) - y_mean)/y_scale.
 
-    Constant columns keep the scale 1, and indicators their values.
+    Constant columns keep the scale 1, and indicators their values. t is the identity where there is no `transform`;
+    where there is one, "units of y" are those of t(y), up to the forecast that `carried` gives.
     """
 
     x_mean: Array
     x_scale: Array
     y_mean: float
     y_scale: float
+    transform: TargetTransform | None = None
 
     def __post_init__(self) -> None:
         if not SMALLEST_SCALE <= self.y_scale <= LARGEST_SCALE:
@@ -46,23 +50,32 @@ class Scaling:
             )
 
     @classmethod
-    def identity(cls, n_features: int) -> "Scaling":
-        return cls(np.zeros(n_features), np.ones(n_features), 0.0, 1.0)
+    def identity(cls, n_features: int, transform: TargetTransform | None = None) -> "Scaling":
+        return cls(np.zeros(n_features), np.ones(n_features), 0.0, 1.0, transform)
 
     @classmethod
-    def from_data(cls, X: Array, y: Array, weight: Array | None) -> "Scaling":
+    def from_data(cls, X: Array, y: Array, weight: Array | None, transform: TargetTransform | None = None) -> "Scaling":
+        y = y if transform is None else transform.targets(y)
         with np.errstate(over="ignore", invalid="ignore"):  # what is no number is refused
             inputs, targets = Moments.of(X, weight), Moments.of(y[:, None], weight)
-            return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]))
+            return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]), transform)
 
     @classmethod
-    def of(cls, batch: Batch, *, normalize: bool, layout: FeatureLayout | None = None) -> "Scaling":
+    def of(
+        cls,
+        batch: Batch,
+        *,
+        normalize: bool,
+        layout: FeatureLayout | None = None,
+        transform: TargetTransform | None = None,
+    ) -> "Scaling":
         if not normalize:
-            _require_size("The targets", batch.y, SMALLEST_SCALE)
+            y = batch.y if transform is None else transform.targets(batch.y)
+            _require_size("The targets", y, SMALLEST_SCALE)
             for k, column in enumerate(batch.X.T):
                 _require_size(f"The numbers in column {k} of the inputs (counted from 0)", column, SMALLEST_INPUT)
-            return cls.identity(batch.X.shape[1])
-        found = cls.from_data(batch.X, batch.y, batch.weight)
+            return cls.identity(batch.X.shape[1], transform)
+        found = cls.from_data(batch.X, batch.y, batch.weight, transform)
         return found if layout is None else found.only(layout.standardized)
 
     def only(self, standardized: Sequence[bool]) -> "Scaling":
@@ -90,8 +103,14 @@ class Scaling:
         return out
 
     def targets(self, y: Array) -> Array:
-        out: Array = (y - self.y_mean) / self.y_scale
+        z = y if self.transform is None else self.transform.targets(y)
+        out: Array = (z - self.y_mean) / self.y_scale
         return out
+
+    def carried(self, forecast: Predictive) -> Predictive:
+        """The forecast of y from that of t(y)."""
+        found: Predictive = carried(forecast, self.transform)
+        return found
 
     def raw_moments(self, mean: Tensor, cov: Tensor) -> tuple[Array, Array]:
         """Mean and variances, or covariance, of f in the user's units."""

@@ -18,10 +18,11 @@ from sparsegp.core import inducing
 from sparsegp.core.approximations import get
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.dense import ExactPosterior
+from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.core.trend import Trend, detrended
 from sparsegp.errors import FactorizationError
 from sparsegp.fit.learning_options import LearningOptions, StartOptions
-from sparsegp.fit.problem import INTERRUPTED, Start
+from sparsegp.fit.problem import Start
 from sparsegp.fit.scaling import Scaling
 from sparsegp.kernels import Kernel, Stationary, as_kernel
 from sparsegp.kernels import get as kernel_class

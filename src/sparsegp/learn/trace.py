@@ -12,8 +12,6 @@ from sparsegp.errors import FactorizationError
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import Objective
 
-OUT_OF_TIME = "time is up"
-
 
 class OutOfTime(Exception):
     """The next evaluation would end after the deadline."""

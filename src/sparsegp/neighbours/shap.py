@@ -8,7 +8,7 @@ import shap
 
 from sparsegp.core.predictive import Array
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import column_names, without_names
+from sparsegp.estimators.judging import column_names, without_names
 
 __all__ = ["explain"]
 
