@@ -68,7 +68,8 @@ class Committee:
         workers = Serial() if len(X) <= FEW_ROWS else Threads(self.n_jobs)
         others = [k for k in asked.any(0).nonzero()[:, 0].tolist() if k not in answers]
         said = workers.map(partial(self._ask, X, asked, shared), workers.place(others))
-        said = sorted([*said, *(_Said(k, EVERYWHERE, (own,)) for k, own in answers.items())], key=lambda one: one.expert)
+        given = [_Said(k, EVERYWHERE, (own,)) for k, own in answers.items()]
+        said = sorted([*said, *given], key=lambda one: one.expert)
         return tuple(
             aggregate(self.rule, base, _answers(said, function), self.n_asked) for function, base in enumerate(bases)
         )
