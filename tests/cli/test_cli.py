@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 
 import sparsegp
 from sparsegp import InputError, files
+from sparsegp.calibration.transform import TRANSFORMS
 from sparsegp.cli import app, options, table_columns
 from sparsegp.core import approximations
 from sparsegp.errors import SparseGPError
+from sparsegp.files import schema
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learn.schedules import OPTIMIZERS
 
@@ -243,7 +245,37 @@ def test_report_is_one_page_about_the_named_columns(model, tmp_path):
         run("report", model, "test.csv", "-o", tmp_path / "missing" / "page.html")
 
 
+def test_a_transformed_target_is_its_own_through_all_commands(folder, tmp_path):
+    path, page = tmp_path / "log.sgp", tmp_path / "page.html"
+    for name, seed in (("prices", 0), ("more", 1), ("new", 3)):
+        rows = table(150, seed)
+        price = np.exp(2.0 * np.asarray(rows["y"]))
+        csv.write_csv(rows.drop_columns("y").append_column("price", pa.array(price)), tmp_path / f"{name}.csv")
+    test = tmp_path / "new.csv"
+    given = ("-t", "price", "-o", path, "-a", "vfe", "-m", "20", "--target-transform", "log")
+    told = run_json("fit", tmp_path / "prices.csv", *given)
+    assert told["target_transform"] == "log"
+    run_json("update", path, tmp_path / "more.csv")
+    gp, read = sparsegp.load(path), csv.read_csv(test)
+    X, y = np.column_stack([read["a"], read["b"]]), np.asarray(read["price"])
+    assert run_json("evaluate", path, test)["nlpd"] == pytest.approx(-gp.log_density(X, y).mean(), rel=1e-6)
+    run_json("predict", path, test, "-o", tmp_path / "out.csv")
+    found = csv.read_csv(tmp_path / "out.csv")
+    assert np.asarray(found["lower"]).min() > 0.0
+    np.testing.assert_allclose(found["mean"], gp.predict(X), rtol=1e-7)
+    report = run_json("report", path, test, "-o", page)
+    assert report["rmse"] == pytest.approx(np.sqrt(np.mean((gp.predict(X) - y) ** 2)), rel=1e-6)
+    assert "averages of log, carried back" in page.read_text()
+    assert "standard deviation of log(price) around the function" in page.read_text()
+    csv.write_csv(pa.table({"a": [0.0], "b": [1.0], "price": [-1.0]}), tmp_path / "bad.csv")
+    with pytest.raises(InputError, match="takes targets above zero; 1 of these 1"):
+        run("update", path, tmp_path / "bad.csv")
+    with pytest.raises(InputError, match="'log', 'log1p', 'sqrt'"):
+        run("fit", tmp_path / "prices.csv", *given[:-1], "cube")
+
+
 def test_names_that_complete_are_those_of_the_package():
+    assert set(options.TARGET_TRANSFORMS) == set(TRANSFORMS) == set(schema.TARGET_TRANSFORMS)
     assert set(approximations.TABLE) <= set(options.APPROXIMATIONS)
     assert all(approximations.get(name, 0.5) for name in options.APPROXIMATIONS)
     assert set(options.OPTIMIZERS) == set(OPTIMIZERS)

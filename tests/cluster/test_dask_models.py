@@ -18,6 +18,7 @@ from problems import agree, get_row
 from sparsegp import CommitteeGPRegressor, FactorizationError, InputError, SparseGPError, SparseGPRegressor, kernels
 from sparsegp.committee import shared_learning
 from sparsegp.committee.experts import Recipe
+from sparsegp.core import reasons
 from sparsegp.core.block import Block
 from sparsegp.fit import pipeline
 from sparsegp.infer import anytime_run
@@ -114,7 +115,7 @@ def test_anytime_inference_ends_early(both: Any, options: Any) -> None:
     hasty = SparseGPRegressor(**params, time_budget=1e-3)
     with pytest.warns(UserWarning, match="shorter than one step"):
         hasty.fit(X, y, client=both)
-    assert hasty.info_["budget"]["reason"] == anytime_run.TOO_SHORT
+    assert hasty.info_["budget"]["reason"] == reasons.TOO_SHORT
 
 
 @pytest.mark.parametrize("name", ["vfe", "fitc"])

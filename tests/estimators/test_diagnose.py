@@ -14,13 +14,9 @@ from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputErro
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.calibration.mixture import Shape
 from sparsegp.core.block import Block
-from sparsegp.estimators.diagnosis import (
-    Finding,
-    diagnose,
-    evidence_bounds,
-    model_evidence_bounds,
-)
-from sparsegp.fit.problem import INTERRUPTED
+from sparsegp.core.reasons import INTERRUPTED
+from sparsegp.estimators.diagnosis import evidence_bounds, model_evidence_bounds
+from sparsegp.estimators.judging import Finding, diagnose
 from sparsegp.testing import oracle
 
 
@@ -261,9 +257,12 @@ def test_intervals_below_a_natural_zero_are_pointed_out():
     finding = found(model, X[200:], y[200:])["Some intervals reach below zero, where no target is"]
     share = np.mean(model.predict_interval(X[200:])[0] < 0.0)
     assert f"{share:.1%} of the 95 % intervals do" in finding.evidence
-    assert "(log)" in finding.try_this
+    assert "target_transform='log'" in finding.try_this
     some = np.where(np.arange(100) == 3, 0.0, y[200:])
-    assert "(log1p)" in found(model, X[200:], some)["Some intervals reach below zero, where no target is"].try_this
+    with_zero = found(model, X[200:], some)["Some intervals reach below zero, where no target is"]
+    assert "--target-transform log1p" in with_zero.try_this
+    carried = fixed(kernel=kernels.SquaredExponential(1.0, 1.0), noise_var=0.16, target_transform="log")
+    assert not any("below zero" in what for what in found(carried.fit(X[:200], y[:200]), X[200:], y[200:]))
     assert not any("below zero" in what for what in found(model, X[200:], y[200:] - 1.0))
 
 

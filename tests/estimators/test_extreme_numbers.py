@@ -83,7 +83,33 @@ def test_rows_at_any_distance_have_the_prior(kernel, tmp_path):
             assert mean[:2] == pytest.approx([0.0, 0.0], abs=1e-9)
 
 
-def test_targets_that_overflow_are_refused_without_normalize_too():
-    X = np.linspace(-1.0, 1.0, 30)[:, None]
-    with pytest.raises(InputError, match="Divide y by one number"):
-        SparseGPRegressor("se", "vfe", n_inducing=5, optimizer=None, normalize=False).fit(X, 1e200 * X[:, 0])
+LINE = np.linspace(-1.0, 1.0, 30)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "asked"),
+    [
+        (LINE, LINE * 1e200, "The targets are as large as .* Divide them by one number"),
+        (LINE, LINE * 1e-153, "The targets are all below .* Multiply them by one number"),
+        (LINE * 1.7e308, LINE, "column 0 of the inputs .* Divide them"),
+        (np.column_stack([LINE, LINE * 1e-305]), LINE, "column 1 of the inputs .* Multiply them"),
+    ],
+)
+def test_numbers_that_nobody_standardises_are_refused_by_their_size(inputs, targets, asked):
+    model = SparseGPRegressor("se", "vfe", n_inducing=5, normalize=False, time_budget=0.2)
+    with pytest.raises(InputError, match=asked):
+        model.fit(inputs, targets[:, 0])
+
+
+def test_columns_whose_mean_overflows_are_refused():
+    inputs = np.column_stack([LINE, np.full(30, 1.7e308)])
+    with pytest.raises(InputError, match=r"Column 1 of the inputs .* sum overflows"):
+        SparseGPRegressor("se", "pic", n_inducing=5, optimizer=None).fit(inputs, LINE[:, 0])
+
+
+def test_blocks_of_columns_in_units_that_are_too_far_apart_are_refused():
+    inputs = np.column_stack([LINE * 1e-200, np.full(30, 1e130)])
+    with pytest.raises(InputError, match="quotient overflows"):
+        SparseGPRegressor("se", "pic", n_inducing=5, n_blocks=3, optimizer=None, normalize=False).fit(
+            inputs, LINE[:, 0]
+        )

@@ -12,14 +12,14 @@ import torch
 from sparsegp import CommitteeGPRegressor, InputError, kernels
 from sparsegp.committee import shared_learning
 from sparsegp.committee.experts import Recipe
-from sparsegp.core import approximations
+from sparsegp.core import approximations, reasons
 from sparsegp.core.block import Block
+from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit.learned_noise import ALL_ROWS
-from sparsegp.infer import anytime_run
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
-from sparsegp.learn.trace import OUT_OF_TIME, Deadline
-from sparsegp.parallel import Serial
+from sparsegp.learn.trace import Deadline
+from sparsegp.parallel import Threads
 
 pytestmark = pytest.mark.usefixtures("short_start")
 
@@ -40,10 +40,11 @@ class Clock:
         return self.now
 
 
-class Timed(Serial):
+class Timed(Threads):
     """An executor whose steps take one second for each million multiplications."""
 
     def __init__(self, clock: Clock) -> None:
+        super().__init__(1)
         object.__setattr__(self, "clock", clock)
         object.__setattr__(self, "inferred", [])
 
@@ -154,7 +155,7 @@ def test_a_budget_that_is_too_short_is_pointed_out() -> None:
     gp = CommitteeGPRegressor(n_experts=3, time_budget=1e-4, random_state=0)
     with pytest.warns(UserWarning, match="shorter than the inference of all experts"):
         gp.fit(X, y)
-    assert gp.info_["budget"]["reason"] == anytime_run.TOO_SHORT
+    assert gp.info_["budget"]["reason"] == reasons.TOO_SHORT
     assert np.isfinite(gp.predict(X)).all()
 
 

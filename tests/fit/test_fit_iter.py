@@ -12,8 +12,8 @@ from sparsegp import InputError, SparseGPRegressor, metrics
 from sparsegp.core import approximations
 from sparsegp.core.posterior import InducingPosterior, log_evidence
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.fit import pipeline
-from sparsegp.fit.problem import INTERRUPTED
 from sparsegp.infer import anytime_run, batch
 from sparsegp.learn import trace
 from sparsegp.parallel import stepwise

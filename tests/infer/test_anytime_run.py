@@ -14,6 +14,7 @@ import torch
 from papers.sampling import UNIFORM
 from papers.steps import Constant
 from problems import agree
+from sparsegp.core import reasons
 from sparsegp.core.block import Block, GivenBlocks, MemoryRows, RandomBlocks
 from sparsegp.core.posterior import InducingPosterior
 from sparsegp.errors import InputError
@@ -128,7 +129,7 @@ def test_a_slow_reader_is_counted_against_the_deadline() -> None:
 def test_a_budget_shorter_than_a_step_still_gives_a_model() -> None:
     options = Options(seconds=1e-9)
     (only,) = run(line_prior("fitc"), GivenBlocks(clustered_rows()), options, rng=rng())
-    assert only.reason == anytime_run.TOO_SHORT
+    assert only.reason == reasons.TOO_SHORT
     mean, var = only.posterior.marginals(torch.zeros(1, 1, dtype=torch.float64))
     assert bool(torch.isfinite(mean).all())
     assert float(var) > 0.0

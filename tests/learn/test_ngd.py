@@ -9,6 +9,7 @@ import torch
 from problems import get_row
 from sparsegp import SparseGPRegressor
 from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.fit.pipeline import optimizer_within
 from sparsegp.fit.problem import Problem, Start
@@ -16,7 +17,7 @@ from sparsegp.kernels import SquaredExponential
 from sparsegp.learn import natural, schedules, stochastic
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective, ExactObjective
-from sparsegp.learn.trace import OUT_OF_TIME, Deadline
+from sparsegp.learn.trace import Deadline
 
 Climb = tuple[CollapsedObjective, Hyperparameters, Limits]
 

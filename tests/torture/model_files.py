@@ -133,7 +133,7 @@ def prepare(folder: Path) -> Case:
                 spoilt = damaged(contents[k], rng, contents[(k + 1) % len(files)])
                 path.write_bytes(spoilt)
                 outcome = require_numbers(path, 12, rng)
-                assert outcome == "refused" or spoilt == contents[k], "damage was not noticed"
+                assert outcome == "refused" or spoilt in contents, "damage was not noticed"
                 return "damage noticed" if outcome == "refused" else "not changed"
             description, arrays = container.read(files[k])
             change = forged_description if rng.random() < 0.6 else forged_arrays

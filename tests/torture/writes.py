@@ -8,8 +8,9 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -32,19 +33,17 @@ SIZES = 12
 
 
 @contextmanager
-def failing(place: int, number: int = errno.EIO) -> Iterator[list[str]]:
-    """Within, the call of this place (counted from 0) raises; the names of all calls are in the list."""
+def intercepted(
+    answer: Callable[[int, str, Callable[[], Any]], Any], calls: Sequence[tuple[Any, str]] = CALLS
+) -> Iterator[list[str]]:
+    """Within, `answer` takes the number (from 0), the name and the call instead; the names of all are in the list."""
     seen: list[str] = []
-    before = [(module, name, getattr(module, name)) for module, name in CALLS]
+    before = [(module, name, getattr(module, name)) for module, name in calls]
 
     def wrapped(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def attempt(*given: Any, **named: Any) -> Any:
             seen.append(name)
-            if len(seen) - 1 == place:
-                if name == "close":  # the handle is gone even if the disk says that something was wrong
-                    call(*given, **named)
-                raise OSError(number, os.strerror(number))
-            return call(*given, **named)
+            return answer(len(seen) - 1, name, partial(call, *given, **named))
 
         return attempt
 
@@ -55,6 +54,19 @@ def failing(place: int, number: int = errno.EIO) -> Iterator[list[str]]:
     finally:
         for module, name, call in before:
             setattr(module, name, call)
+
+
+def failing(place: int, number: int = errno.EIO) -> AbstractContextManager[list[str]]:
+    """Within, the call of this place raises."""
+
+    def answer(k: int, name: str, call: Callable[[], Any]) -> Any:
+        if k == place:
+            if name == "close":  # the handle is gone even if the disk says that something was wrong
+                call()
+            raise OSError(number, os.strerror(number))
+        return call()
+
+    return intercepted(answer)
 
 
 @contextmanager

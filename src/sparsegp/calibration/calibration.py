@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
+from sparsegp.calibration.transform import Transformed
 from sparsegp.core.predictive import (
     Array,
     Generator,
@@ -19,6 +20,7 @@ from sparsegp.core.predictive import (
     checked_levels,
     checked_targets,
 )
+from sparsegp.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -155,3 +157,28 @@ class CalibratedJoint(Joint):
         draws = (Joint(base, self.f_cov).sample(n, rng) - self.mean[:, None]) / base.std[:, None]
         sample: Array = self.mean[:, None] + self.rows.unit[:, None] * self.rows.shape.from_normal(draws)
         return sample
+
+
+@dataclass(frozen=True, eq=False)
+class TransformedJoint(Joint):
+    """All rows together, from the forecast of their transformed targets, which `base` is."""
+
+    rows: Transformed
+    base: Joint
+
+    @property
+    def latent(self) -> Joint:
+        """f at all rows, on the scale of the transformed targets."""
+        return self.base.latent
+
+    @property
+    def cov(self) -> Array:
+        raise InputError(
+            f"With target_transform={self.rows.transform.name!r} the covariance of y at several rows is not computed. "
+            "Take it from draws, np.cov(sample_y(X, 10000)); latent=True gives that of f on the transformed scale, and "
+            "return_std the standard deviation of each row."
+        )
+
+    def sample(self, n: int, rng: Generator) -> Array:
+        """Draws of y at all rows together [rows, n]."""
+        return self.rows.transform.inverse(self.base.sample(n, rng))

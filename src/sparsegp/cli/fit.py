@@ -33,6 +33,7 @@ class Settings:
     seed: int
     verbose: bool
     columns: dict[str, str] | None = None
+    target_transform: str | None = None
 
     @property
     def chosen(self) -> str:
@@ -49,6 +50,7 @@ class Settings:
             "power": self.power,
             "optimizer": self.optimizer if self.model == "sparse" or self.optimizer != "auto" else "lbfgs",
             "columns": self.columns,
+            "target_transform": self.target_transform,
             "random_state": self.seed,
             "verbose": int(self.verbose),
         }
@@ -77,6 +79,7 @@ def fit(
     power: options.Power = 0.5,
     n_blocks: options.Blocks = None,
     optimizer: options.Optimizer = "auto",
+    target_transform: options.TargetTransform = None,
     weight: options.Weight = None,
     noise_var: options.NoiseVar = None,
     time_budget: options.Budget = None,
@@ -91,7 +94,9 @@ def fit(
     """Fit a model to a table and save it. Ctrl-C saves the best model so far."""
     destination(output)  # found out before the work
     kinds = kinds_of(categorical, ignore, dates)
-    settings = Settings(model, approximation, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose, kinds)
+    settings = Settings(
+        model, approximation, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose, kinds, target_transform
+    )
     files = table_columns.files(data, sep, decimal, encoding, no_header)
     names = table_columns.names_in(features)
     files = replace(files, only=None if names is None else tuple(names), text=text_among(kinds))
@@ -157,6 +162,7 @@ def _fit_and_save(
 
 def _result(settings: Settings, model: Any, watcher: Watcher, output: Path, seconds: float) -> dict[str, Any]:
     choice, columns = model.info_.get("choice", {}), model.fitted_.columns
+    transform = model.scaling_.transform
     return {
         "model": str(output),
         "approximation": choice.get("approximation", settings.chosen),
@@ -164,6 +170,7 @@ def _result(settings: Settings, model: Any, watcher: Watcher, output: Path, seco
         "rows": int(model.n_samples_seen_),
         "features": list(map(str, columns.names)),
         "columns": columns.words,
+        **({} if transform is None else {"target_transform": transform.name}),
         "log_evidence": float(model.log_evidence_),
         "noise_std": float(model.noise_var_) ** 0.5,
         "kernel": repr(model.kernel_),
@@ -189,6 +196,8 @@ def held_out_scores(model: Any) -> dict[str, Any]:
 def told(model: Any, target: str) -> list[str]:
     """How good the model is, and what was chosen and why: one sentence each."""
     sentences, scores, choice = [], held_out_scores(model), model.info_.get("choice", {})
+    transform = model.scaling_.transform
+    target = target if transform is None else f"{transform.name}({target})"
     if scores:
         sentences += [
             f"On {scores['held_out_rows']:,} rows left out of the fit, forecasts of {target} are off by "

@@ -24,6 +24,7 @@ APPROXIMATIONS = (
     "nystrom",
     "exact",
 )
+TARGET_TRANSFORMS = ("log", "log1p", "sqrt")
 READ_ROWS = 65_536
 AUTO = "auto"
 
@@ -109,6 +110,14 @@ Inducing = Annotated[
 ]
 Power = Annotated[float, typer.Option(help="alpha of pep and block-pep, 0 to 1.")]
 Blocks = Annotated[int | None, typer.Option(help="Number of blocks of pitc, pic and block-pep.")]
+TargetTransform = Annotated[
+    str | None,
+    typer.Option(
+        "--target-transform",
+        help="log, log1p or sqrt, for a target with a natural zero: intervals stay exact and end at zero.",
+        autocompletion=beginning(TARGET_TRANSFORMS),
+    ),
+]
 Optimizer = Annotated[str, typer.Option(help="auto, lbfgs, srgp, ngd or adam.", autocompletion=beginning(OPTIMIZERS))]
 Budget = Annotated[float | None, typer.Option(help="Seconds for the fit as a whole. Default: until it is done.")]
 Seed = Annotated[int, typer.Option(help="Seed of every random choice.")]

@@ -15,7 +15,7 @@ from sparsegp.cli.fit import Settings, kinds_of, text_among
 from sparsegp.cli.output import note, print_json, show, show_rows, shown
 from sparsegp.cli.table_columns import Labelled
 from sparsegp.cli.watch import INTERRUPTED, watched
-from sparsegp.errors import InputError, SparseGPError
+from sparsegp.errors import InputError, MissingPackageError, SparseGPError
 from sparsegp.whole_file import destination
 
 SHOWN = ("approximation", "rmse", "nlpd", "crps", "coverage_95", "seconds", "megabytes")
@@ -36,10 +36,9 @@ def report(
 ) -> None:
     """Write a page with scores, warnings, pictures and assumptions. Give rows that the model has not seen."""
     destination(output)  # found out before the work
-    import sparsegp
     from sparsegp import report as pages
 
-    fitted = sparsegp.load(model)
+    fitted = _loaded(model)
     name = table_columns.target_of(fitted, target)
     files = table_columns.files(data, sep, decimal, encoding, no_header)
     source = table_columns.open_for(fitted, files, name)
@@ -50,9 +49,23 @@ def report(
         pages.write(fitted, rows.X, rows.y, output, title=title or model.stem, target_name=name, judgement=found)
     warnings = [finding.what for finding in found.findings if finding.severity == "warning"]
     worst = None if found.segments.worst is None else str(found.segments.worst)
-    told = {"worst_part": worst, "discrete_target": found.targets.is_discrete, "warnings": warnings}
+    facts = {"worst_part": worst, "discrete_target": found.targets.is_discrete, "warnings": warnings}
     about = {"report": str(output), "verdict": str(found.verdict), "rows": len(rows)}
-    show("Report", {**about, **found.scores, "matters": _what_matters(found), **told}, as_json)
+    show("Report", {**about, **found.scores, "matters": _what_matters(found), **facts}, as_json)
+
+
+def _loaded(path: Path) -> Any:
+    """With torch where it is; otherwise what the file alone can tell."""
+    import sparsegp
+
+    try:
+        return sparsegp.load(path)
+    except MissingPackageError:
+        light = sparsegp.serving.load_if_light(path)
+        if light is None:
+            raise
+        note("Without torch the report lacks effects, assumptions and what was learned: pip install 'sparsegp[fit]'.")
+        return light
 
 
 def _what_matters(found: Any) -> list[str]:
@@ -75,6 +88,7 @@ def compare(
     power: options.Power = 0.5,
     n_blocks: options.Blocks = None,
     optimizer: options.Optimizer = "auto",
+    target_transform: options.TargetTransform = None,
     time_budget: options.Budget = None,
     seed: options.Seed = 0,
     sep: options.Sep = None,
@@ -93,7 +107,9 @@ def compare(
     if test is not None:
         given = table_columns.labelled(table_columns.open_table(replace(files, paths=(test,)), target, names))
     train, other = _split(rows, test_fraction, seed) if given is None else (rows, given)
-    settings = Settings("sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, False, kinds)
+    settings = Settings(
+        "sparse", None, kernel, n_inducing, power, n_blocks, optimizer, seed, False, kinds, target_transform
+    )
     results: list[dict[str, Any]] = []
     for name in wanted:
         one, interrupted = _measured(replace(settings, approximation=name), train, other, time_budget, as_json)
@@ -131,7 +147,7 @@ def _measured(
     settings: Settings, train: Labelled, test: Labelled, budget: float | None, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
     """(scores, seconds and memory above that before, of one approximation or its error, whether Ctrl-C was pressed)."""
-    from sparsegp.report.scores import scores
+    from sparsegp.report.headline import scores
 
     result: dict[str, Any] = {"approximation": settings.approximation}
     model, started = settings.estimator(), time.perf_counter()

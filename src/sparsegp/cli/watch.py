@@ -55,8 +55,7 @@ class Watcher:
         """What ended learning before it was done; None if nothing did."""
         if self.interrupted:
             return "Ctrl-C"
-        from sparsegp.infer.anytime_run import TOO_SHORT
-        from sparsegp.learn.trace import OUT_OF_TIME
+        from sparsegp.core.reasons import OUT_OF_TIME, TOO_SHORT
 
         info = self.model.info_
         reasons = [info.get("budget", {}).get("reason"), *(stage.reason for stage in info.get("stages", []))]

@@ -34,7 +34,14 @@ from sparsegp.data.encoding import Encoding
 from sparsegp.data.files import FileSource
 from sparsegp.data.iterables import DaskArraySource, DaskFrameSource
 from sparsegp.data.layout import FeatureLayout
-from sparsegp.data.scan import SAMPLE_ROWS, MissingInputError, valid_batches, with_weight
+from sparsegp.data.scan import (
+    SAMPLE_ROWS,
+    MissingInputError,
+    OnScale,
+    as_they_are,
+    valid_batches,
+    with_weight,
+)
 from sparsegp.data.survey import Asked
 from sparsegp.data.tables import TableSource
 from sparsegp.errors import InputError, SparseGPError
@@ -152,15 +159,17 @@ class ScannedShares:
         )
 
 
-def read_encoded_on(client: Any, source: Source, asked: Asked, seed: int) -> tuple[Source, ScannedShares]:
+def read_encoded_on(
+    client: Any, source: Source, asked: Asked, seed: int, on_scale: OnScale = as_they_are
+) -> tuple[Source, ScannedShares]:
     """The scan of the source as numbers, and the source with its encoding, which the workers have found together."""
     if needs_survey(source, asked):
         source = surveyed_on(client, source, asked)
     try:
-        return source, scanned(client, source, seed)
+        return source, scanned(client, source, seed, on_scale=on_scale)
     except MissingInputError:
         source = surveyed_on(client, source, asked)
-        return source, scanned(client, source, seed)
+        return source, scanned(client, source, seed, on_scale=on_scale)
 
 
 def surveyed_on(client: Any, source: Source, asked: Asked) -> Source:
@@ -207,13 +216,13 @@ def effects_of_share(source: Joined, survey: SurveyedColumns) -> Any:
         return error
 
 
-def scanned(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_ROWS) -> ScannedShares:
+def scanned(client: Any, source: Source, seed: int, on_scale: OnScale = as_they_are) -> ScannedShares:
     """One share for each worker; one pass, in which every worker reads its own."""
     threads = worker_threads(client)
     homes = tuple(threads)
     sources = placed(client, source, homes)
     scans = [
-        submit(client, scan_share, mine, (seed, k), sample_rows, home=home, retries=READING_RETRIES)
+        submit(client, scan_share, mine, (seed, k), SAMPLE_ROWS, on_scale, home=home, retries=READING_RETRIES)
         for k, (mine, home) in enumerate(zip(sources, homes, strict=True))
     ]
     with reading_explained():
@@ -222,7 +231,7 @@ def scanned(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_RO
         if fact.error is not None:
             raise fact.error
     counts = tuple(0 if fact.found is None else fact.found.n_rows for fact in facts)
-    sizes = sample_sizes(counts, sample_rows, np.random.default_rng((seed, len(homes))))
+    sizes = sample_sizes(counts, SAMPLE_ROWS, np.random.default_rng((seed, len(homes))))
     asked = [
         submit(client, some_rows, mine, size, (seed, k, 1))
         for k, (mine, size) in enumerate(zip(scans, sizes, strict=True))
@@ -331,12 +340,12 @@ class ShareScan:
     error: InputError | None = None
 
 
-def scan_share(source: Source, seed: tuple[int, int], sample_rows: int) -> ShareScan:
+def scan_share(source: Source, seed: tuple[int, int], sample_rows: int, on_scale: OnScale) -> ShareScan:
     """Bad input is a result, not a failure: reading it again would not help."""
     try:
         if not any(len(with_weight(part)) for part in valid_batches(source)):
             return ShareScan(None, sum(len(part) for part in valid_batches(source)))
-        found = scan(source, np.random.default_rng(seed), sample_rows)
+        found = scan(source, np.random.default_rng(seed), sample_rows, on_scale=on_scale)
         return ShareScan(found, found.n_weightless)
     except InputError as error:
         return ShareScan(error=error)

@@ -12,7 +12,7 @@ from sparsegp.committee.experts import CommonPart, Expert, Process
 from sparsegp.committee.influence import InfluenceBounds
 from sparsegp.committee.split import Nearest
 from sparsegp.core.posterior import SMALLEST_VARIANCE
-from sparsegp.parallel import FEW_ROWS, Serial, Threads
+from sparsegp.parallel import FEW_ROWS, Threads
 
 ROWS_AT_ONCE = 4096
 
@@ -65,11 +65,12 @@ class Committee:
             shared = self._common_part(X)
             bases = self._bases(X, shared) if bases is None else bases
             asked = self._asked(X, bases)
-        workers = Serial() if len(X) <= FEW_ROWS else Threads(self.n_jobs)
+        ask, workers = partial(self._ask, X, asked, shared), Threads(self.n_jobs)
         others = [k for k in asked.any(0).nonzero()[:, 0].tolist() if k not in answers]
-        said = workers.map(partial(self._ask, X, asked, shared), workers.place(others))
-        given = [_Said(k, EVERYWHERE, (own,)) for k, own in answers.items()]
-        said = sorted([*said, *given], key=lambda one: one.expert)
+        said = [ask(k) for k in others] if len(X) <= FEW_ROWS else workers.map(ask, workers.place(others))
+        said = sorted(
+            [*said, *(_Said(k, EVERYWHERE, (own,)) for k, own in answers.items())], key=lambda one: one.expert
+        )
         return tuple(
             aggregate(self.rule, base, _answers(said, function), self.n_asked) for function, base in enumerate(bases)
         )

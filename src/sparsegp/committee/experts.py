@@ -238,7 +238,7 @@ class ExpertSpec(Protocol):
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """An exact GP on the rows of the expert, the first `n_common` of which are everybody's."""
+    """An exact GP on the rows of the expert, the first `n_common` of which all experts have."""
 
     block: Block
     n_common: int = 0

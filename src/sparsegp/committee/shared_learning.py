@@ -231,7 +231,7 @@ class Inference:
 
 
 def infer(specs: Placed, hyper: Hyperparameters, executor: Executor, *, communicates: bool = False) -> Inference:
-    """The posterior of every expert at the shared hyper-parameters; `communicates`: the first is everybody's."""
+    """The posterior of every expert at the shared hyper-parameters; `communicates`: the first is common to all."""
     if not communicates:
         return Inference(executor.map(train, specs, hyper))
     (common,) = executor.map(itself, specs.subset([0]))

@@ -82,7 +82,7 @@ class LocalBlock(Beyond):
     @classmethod
     @torch.no_grad()
     def of(cls, prior: SparsePrior, block: Block) -> "LocalBlock":
-        with parallel.same_digits():
+        with parallel.single():
             return cls._of(prior, block)
 
     @classmethod

@@ -76,6 +76,11 @@ def kmeans_partition(
             f"max_ratio, the largest block over the median one, must be at least 2; got {max_ratio}. "
             "Halving a block cannot promise less."
         )
+    if not torch.isfinite(X).all():
+        raise InputError(
+            "Some inputs are so much larger than their lengthscale that their quotient overflows. Use normalize=True, "
+            "or give the columns of X in units of about the same size."
+        )
     n_blocks = min(n_blocks, X.shape[0])
     blocks = _Blocks.of(X, _first_centroids(X, n_blocks, rng))
     return Partition(_even_out(blocks, n_blocks, max_ratio, rng, is_late).centroids)

@@ -23,6 +23,13 @@ from sparsegp.errors import InputError
 SAMPLE_ROWS = 100_000
 CONSTANT = 1e-12
 
+OnScale = Callable[[Array], Array]
+"""Targets on the scale on which the model learns them."""
+
+
+def as_they_are(y: Array) -> Array:
+    return y
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -177,9 +184,13 @@ def scan(
     rng: np.random.Generator,
     sample_rows: int = SAMPLE_ROWS,
     is_late: Callable[[], bool] = lambda: False,
+    on_scale: OnScale = as_they_are,
 ) -> Scan:
-    """One pass, cut short when it `is_late`. Memory is that of the sample and a few batches."""
-    tally = _Tally(Reservoir(sample_rows, rng))
+    """One pass, cut short when it `is_late`. Memory is that of the sample and a few batches.
+
+    The moments are those of targets `on_scale`; the sample has them as they come.
+    """
+    tally = _Tally(Reservoir(sample_rows, rng), on_scale)
     was_cut = False
     for batch in regrouped(prefetched(tally.counted(source)), rows_per_batch(source.n_features)):
         tally.add(batch)
@@ -202,6 +213,7 @@ class _Tally:
     """What the pass has met so far."""
 
     reservoir: Reservoir
+    on_scale: OnScale = as_they_are
     count: RowCount = field(default_factory=RowCount)
     n_read: int = 0
     inputs: Moments | None = None
@@ -216,8 +228,8 @@ class _Tally:
             yield with_weight(batch)
 
     def add(self, batch: Batch) -> None:
+        X, y, weight = batch.X, self.on_scale(batch.y)[:, None], batch.weight
         self.reservoir.add(batch)
-        X, y, weight = batch.X, batch.y[:, None], batch.weight
         self.inputs = self.inputs.including(X, weight) if self.inputs else Moments.of(X, weight)
         self.targets = self.targets.including(y, weight) if self.targets else Moments.of(y, weight)
         if batch.noise_var is not None:

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg, memory, parallel
+from sparsegp import linalg, memory, parallel, processes
+from sparsegp.calibration.transform import TRANSFORMS
 from sparsegp.cluster import executor_of
 from sparsegp.committee import aggregation
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.committee.split import CHOICES as PARTITIONS
+from sparsegp.core import reasons
 from sparsegp.core.inducing import CHOICES as INDUCING_CHOICES
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
@@ -28,7 +30,6 @@ from sparsegp.fit.kernel_choice import LearnedNoise
 from sparsegp.fit.pipeline import Progress, steps
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
-from sparsegp.infer import anytime_run
 from sparsegp.infer.drift import Innovations
 from sparsegp.kernels import Kernel
 from sparsegp.learn.schedules import OPTIMIZERS
@@ -81,6 +82,10 @@ class CommitteeGPRegressor(Estimator):
         Seconds that `fit` may take. The posteriors of all experts are always computed in full.
     normalize : bool, default=True
         Standardise X and y inside. Everything that comes out is in the units of the data.
+    target_transform : {"log", "log1p", "sqrt"} or None, default=None
+        For targets with a natural zero, such as prices and durations: the model learns the transformed targets, and
+        forecasts are carried back exactly. No interval reaches below zero. "log" takes targets above zero, "log1p" and
+        "sqrt" also targets of zero. Kernel, noise and `latent=True` are those of the transformed targets.
     n_jobs : int, default=None
         Experts computed at the same time. None uses all cores.
     backend : {"threads", "processes"}, default="threads"
@@ -150,6 +155,7 @@ class CommitteeGPRegressor(Estimator):
         most_asked: int | str | None = "auto",
         time_budget: float | None = None,
         normalize: bool = True,
+        target_transform: str | None = None,
         n_jobs: int | None = None,
         backend: str = "threads",
         categorical: Any = "auto",
@@ -174,6 +180,7 @@ class CommitteeGPRegressor(Estimator):
         self.most_asked = most_asked
         self.time_budget = time_budget
         self.normalize = normalize
+        self.target_transform = target_transform
         self.n_jobs = n_jobs
         self.backend = backend
         self.categorical = categorical
@@ -340,7 +347,7 @@ class CommitteeGPRegressor(Estimator):
         blocks: ArrayLike | None = None,
         target: str | None = None,
     ) -> Self:
-        """Remove rows that are in the model. An expert without rows is not asked any more.
+        """Remove rows that are in the model. An expert without rows is no longer used.
 
         Parameters
         ----------
@@ -374,7 +381,7 @@ class CommitteeGPRegressor(Estimator):
         if where is not None:
             return executor_of(where)
         if self.backend == "processes":
-            return parallel.Processes(parallel.n_workers(self.n_jobs, n_experts))
+            return processes.Processes(parallel.n_workers(self.n_jobs, n_experts))
         return nullcontext(parallel.Threads(self.n_jobs))
 
     def _problem(
@@ -434,7 +441,7 @@ class CommitteeGPRegressor(Estimator):
         return min(self.n_experts, n_rows)
 
     def _most_asked(self, given: Given) -> int | None:
-        """Experts by labels need not be where their rows are: of them all are asked, unless somebody says otherwise."""
+        """Experts given by labels need not lie where their rows are: all of them are asked by default."""
         asked: Any = self.most_asked
         if not is_auto(asked):
             return None if asked is None else int(asked)
@@ -445,6 +452,7 @@ class CommitteeGPRegressor(Estimator):
         checks.require_choice("inducing", self.inducing, INDUCING_CHOICES)
         checks.require_choice("partition", self.partition, PARTITIONS)
         checks.require_choice("backend", self.backend, BACKENDS)
+        checks.require_choice("target_transform", self.target_transform, (*TRANSFORMS, None))
         counts = {"n_inducing": self.n_inducing, "n_noise_inducing": self.n_noise_inducing}
         optional: dict[str, Any] = {"n_experts": self.n_experts, "n_jobs": self.n_jobs}
         if not is_auto(self.most_asked):
@@ -456,7 +464,7 @@ class CommitteeGPRegressor(Estimator):
                 checks.positive_number(name, number)
         if not 0.0 <= float(self.skip_tolerance) < 1.0:
             raise InputError(
-                f"skip_tolerance must be at least 0 (ask everybody) and below 1; got {self.skip_tolerance!r}."
+                f"skip_tolerance must be at least 0 (ask all experts) and below 1; got {self.skip_tolerance!r}."
             )
         kind = ExpertKind.get(self.expert, self.power)
         usual = "tpoe" if kind.learns_noise else "grbcm"
@@ -469,7 +477,7 @@ def _report(last: Progress, budget: Budget) -> dict[str, Any]:
     info = {**last.info, "innovations": Innovations().summary(), "seconds": used}
     if not budget.limited:
         return info
-    if last.reason == anytime_run.TOO_SHORT:
+    if last.reason == reasons.TOO_SHORT:
         warnings.warn(
             f"time_budget={budget.asked:g} s was shorter than the inference of all experts, and the fit took "
             f"{used:.2g} s. The model is valid but rests on starting values: give it more time, or smaller "

@@ -1,38 +1,37 @@
-"""What may be wrong with a fitted model, in plain words, with the change to try. No finding means nothing stood out."""
+"""What a fitted model shows of itself: its evidence, noise, lengthscales and inducing inputs; judged with torch."""
 
 import math
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
-from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg, metrics
+from sparsegp import linalg
 from sparsegp.calibration.calibration import Calibrated
+from sparsegp.calibration.transform import TargetTransform, before_carried
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import kernel_metric
 from sparsegp.core.posterior import InducingPosterior, log_evidence
-from sparsegp.core.predictive import Array, Predictive
+from sparsegp.core.predictive import Array
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
-from sparsegp.data import Encoding
-from sparsegp.errors import InputError, NegativeVarianceError
+from sparsegp.data import Encoding, FeatureLayout
 from sparsegp.estimators import checks
-from sparsegp.estimators.segments import COVERAGE, Honesty, Segments
-from sparsegp.fit.problem import INTERRUPTED
+from sparsegp.estimators.judging import NOTICE, WARNING, Case, Finding, listed, spread_rows, user_columns
+from sparsegp.estimators.segments import COVERAGE
 from sparsegp.fit.scaling import Scaling
-from sparsegp.infer.anytime_run import TOO_SHORT
 from sparsegp.kernels import Stationary
-from sparsegp.learn.trace import OUT_OF_TIME
+
+EVIDENCE_ROWS, SPACING_ROWS = 5000, 1000
+MATERIAL_SHARE, LARGE_SHARE = 0.1, 1.0
+SMALL_EFFECT = 0.05
+FAR_APART = 2.0
 
 
 def scaling_of(estimator: Any) -> Scaling:
@@ -75,37 +74,6 @@ def knows_noise(estimator: Any) -> bool:
     return bool(estimator.model_.known_noise)
 
 
-WARNING, NOTICE = "warning", "notice"
-EVIDENCE_ROWS, SPACING_ROWS = 5000, 1000
-MATERIAL_SHARE, LARGE_SHARE = 0.1, 1.0
-SMALL_EFFECT = 0.05
-FAR_APART = 2.0
-SAME_COLUMN = 1.0 - 1e-9
-NEARLY_PRIOR = 0.9
-FEW_BELOW_ZERO = 0.01
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something to know about a model: how serious ("warning" or "notice"), what, how it is seen, what to try."""
-
-    severity: str
-    what: str
-    evidence: str
-    try_this: str
-
-    def __str__(self) -> str:
-        return f"{self.severity}: {self.what} ({self.evidence}). {self.try_this}"
-
-
-class Diagnosis(list[Finding]):
-    """The findings, warnings first, and in `segments` the coverage by parts of the rows (None: no intervals)."""
-
-    def __init__(self, findings: Iterable[Finding], segments: Segments | None) -> None:
-        super().__init__(findings)
-        self.segments = segments
-
-
 @dataclass(frozen=True)
 class EvidenceBounds:
     """lower <= log N(y; 0, K + R) <= upper; `unexplained` is the mean of (k_ii - q_ii)/r_i."""
@@ -130,87 +98,19 @@ def evidence_bounds(prior: SparsePrior, block: Block) -> EvidenceBounds:
     return EvidenceBounds(log_evidence(statistics, q), upper, 2.0 * statistics.penalty / n, n)
 
 
-def checked_rows(model: Any, X: Any, y: Any) -> tuple[Any, Array, Array]:
-    """The model of numbers, and rows and targets as arrays of the shape that it has. Rows need a target."""
-    check_is_fitted(model)
-    rows = checks.new_inputs(model, X)
-    target = checks.target_vector(np.ravel(y))
-    if len(target) != len(rows):
-        raise InputError(f"y must have one target for each of the {len(rows)} rows; got {len(target)}.")
-    known = ~np.isnan(target)
-    if not known.any():
-        raise InputError("No row has a target to judge the model by.")
-    return model.of_numbers(), rows if known.all() else rows[known], target[known]
+def _metric(case: Case) -> Array | None:
+    """1/lengthscale of each column; None for kernels that are not of one lengthscale a column."""
+    kernel = case.model.kernel_
+    return kernel_metric(kernel, case.X.shape[1]).numpy() if isinstance(kernel, Stationary) else None
 
 
-def origin_of(model: Any) -> Encoding | None:
-    """How the user's columns became those of a model of numbers; None where they are the same."""
-    origin: Encoding | None = model.fitted_.columns.origin
-    return origin
+def _learned(case: Case) -> Array:
+    """The targets as the model learned them: on the transformed scale, if there is one."""
+    transform = scaling_of(case.model).transform
+    return case.y if transform is None else transform.targets(case.y)
 
 
-def user_columns(model: Any) -> tuple[list[str], NDArray[np.int64]]:
-    """Names of the user's columns, and of each column that the model sees the number of the user's."""
-    origin = origin_of(model)
-    if origin is None:
-        names = column_names(model)
-        return names, np.arange(len(names))
-    return list(origin.names), np.array(origin.origins)
-
-
-def column_names(model: Any) -> list[str]:
-    """Names of the columns as the model saw them, or their numbers."""
-    names = vars(model).get("feature_names_in_")
-    return [f"column {d}" for d in range(model.n_features_in_)] if names is None else [str(name) for name in names]
-
-
-def columns_of(model: Any, X: Array) -> dict[str, Any]:
-    """The values of rows by the user's columns."""
-    origin = origin_of(model)
-    return dict(zip(column_names(model), X.T, strict=True)) if origin is None else origin.decoded(X)
-
-
-@contextmanager
-def without_names() -> Iterator[None]:
-    """Within, rows without column names may be given to a model that was fitted with them."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        yield
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A model and the rows to judge it by."""
-
-    model: Any
-    X: Array
-    y: Array
-    names: list[str]
-
-    @cached_property
-    def metric(self) -> Array | None:
-        """1/lengthscale of each column; None for kernels that are not of one lengthscale a column."""
-        kernel = self.model.kernel_
-        return kernel_metric(kernel, self.X.shape[1]).numpy() if isinstance(kernel, Stationary) else None
-
-    @cached_property
-    def forecast(self) -> Predictive:
-        """The distribution of y at each row."""
-        forecast: Predictive = self.model.forecast(self.X)
-        return forecast
-
-    @cached_property
-    def honesty(self) -> Honesty:
-        """Coverage of all rows together."""
-        return Honesty.of(self.forecast, self.y)
-
-    @cached_property
-    def segments(self) -> Segments:
-        """Coverage by parts of the rows."""
-        return Segments.of(self.forecast, self.y, columns_of(self.model, self.X))
-
-
-def _inducing(case: _Case) -> Iterator[Finding]:
+def _inducing(case: Case) -> Iterator[Finding]:
     approx = approximation_of(case.model)
     if approx is None or approx.by_block or approx.family not in (Family.INDUCING, Family.NYSTROM):
         return
@@ -230,6 +130,7 @@ def model_evidence_bounds(model: Any, X: Array, y: Array) -> EvidenceBounds:
     index = spread_rows(len(y), EVIDENCE_ROWS)
     scaling, forecast = model.scaling_, model.forecast(X[index])
     # the evidence is that of the model, whatever its forecasts are calibrated to
+    forecast = before_carried(forecast)
     noise_std = (forecast.base if isinstance(forecast, Calibrated) else forecast).noise_std
     block = Block(
         scaling.tensor(X[index], torch.float64, torch.device("cpu")),
@@ -245,13 +146,8 @@ def model_evidence_bounds(model: Any, X: Array, y: Array) -> EvidenceBounds:
         return evidence_bounds(prior, block)
 
 
-def spread_rows(n_rows: int, most: int) -> Any:
-    """Numbers of at most `most` rows, evenly spread."""
-    return np.unique(np.linspace(0, n_rows - 1, min(n_rows, most)).round().astype(np.int64))
-
-
-def _noise(case: _Case) -> Iterator[Finding]:
-    fraction = case.model.noise_var_ / (float(case.y.var()) or 1.0)
+def _noise(case: Case) -> Iterator[Finding]:
+    fraction = case.model.noise_var_ / (float(_learned(case).var()) or 1.0)
     if fraction < 2.0 * case.model.fit_options.learning.start.noise_floor:
         yield Finding(
             WARNING,
@@ -269,32 +165,9 @@ def _noise(case: _Case) -> Iterator[Finding]:
         )
 
 
-def _columns(case: _Case) -> Iterator[Finding]:
-    constant = np.ptp(case.X, axis=0) == 0.0
-    names, own = user_columns(case.model)
-    one_value = np.array([bool((own == d).any() and constant[own == d].all()) for d in range(len(names))])
-    if one_value.any() and len(case.X) > 1:
-        yield Finding(
-            NOTICE,
-            f"Constant columns: {_list(names, np.flatnonzero(one_value))}",
-            "they have one value in all given rows",
-            "Drop them: the model can learn nothing about them.",
-        )
-    # indicators of one column say of each other what they are
-    live = np.flatnonzero(~constant & np.array(case.model.fitted_.columns.layout.standardized))
-    if len(live) > 1 and len(case.X) > 2:
-        same = np.triu(np.abs(np.corrcoef(case.X[:, live].T)) > SAME_COLUMN, 1)
-        for a, b in np.argwhere(same):
-            yield Finding(
-                NOTICE,
-                f"Two columns say the same: {case.names[live[a]]} and {case.names[live[b]]}",
-                "each is a multiple of the other, up to a constant",
-                "Drop one of them.",
-            )
-
-
-def _relevance(case: _Case) -> Iterator[Finding]:
-    if case.metric is None:
+def _relevance(case: Case) -> Iterator[Finding]:
+    metric = _metric(case)
+    if metric is None:
         return
     # prior std of f(end) - f(start) along each column, the others held
     low, high = (torch.from_numpy(np.diag(side(case.X, axis=0))) for side in (np.min, np.max))
@@ -302,24 +175,25 @@ def _relevance(case: _Case) -> Iterator[Finding]:
         same, ends = (case.model.kernel_.cpu()(low, side).diagonal().numpy() for side in (low, high))
     effect = np.sqrt(2.0 * np.clip(same - ends, 0.0, None))
     names, own = user_columns(case.model)
-    varies = (case.metric > 0) & (np.ptp(case.X, axis=0) > 0.0)
+    varies = (metric > 0) & (np.ptp(case.X, axis=0) > 0.0)
     trend = case.model.model_.trend
     if trend is not None:  # what the kernel does not see of a column, a trend may
         effect[list(trend.columns)] = np.inf
     # a column has the effect of the strongest of its numbers
     largest = np.array([effect[(own == d) & varies].max(initial=-1.0) for d in range(len(names))])
-    unused = (largest >= 0.0) & (largest < SMALL_EFFECT * case.y.std())
+    unused = (largest >= 0.0) & (largest < SMALL_EFFECT * _learned(case).std())
     if unused.any():
         yield Finding(
             NOTICE,
-            f"Columns without effect: {_list(names, np.flatnonzero(unused))}",
+            f"Columns without effect: {listed(names, np.flatnonzero(unused))}",
             f"their lengthscales are so long that f changes by {largest[unused].max():.4g} from end to end",
             "Drop them and fit again: fewer columns need fewer inducing inputs.",
         )
 
 
-def _spacing(case: _Case) -> Iterator[Finding]:
-    metric = np.zeros(case.X.shape[1]) if case.metric is None else case.metric
+def _spacing(case: Case) -> Iterator[Finding]:
+    found = _metric(case)
+    metric = np.zeros(case.X.shape[1]) if found is None else found
     scaled = np.unique(case.X[:, metric > 0] * metric[metric > 0], axis=0)
     if len(scaled) < 3:
         return
@@ -335,151 +209,58 @@ def _spacing(case: _Case) -> Iterator[Finding]:
         )
 
 
-def _calibration(case: _Case) -> Iterator[Finding]:
-    found = case.honesty
-    evidence = (
-        f"the 95 % interval holds {found.covered:.1%} of {found.n_rows:,} given rows; mean error over all intervals "
-        f"{found.error:.1%}"
-    )
-    if found.is_narrow or found.is_short:
-        yield Finding(
-            WARNING if found.is_narrow else NOTICE,
-            "The intervals are too narrow" if found.is_narrow else "The inner intervals are too narrow",
-            evidence,
-            "Try HeteroscedasticGPRegressor (noise that varies), kernel='matern32', or the logarithm of a skewed y; if "
-            "these rows are newer than the training rows, fit again on recent ones.",
-        )
-    elif found.is_wide:
-        yield Finding(
-            NOTICE,
-            "The intervals are wider than needed",
-            evidence,
-            "They are safe but say less than they could. Try calibration='auto', HeteroscedasticGPRegressor (noise "
-            "that varies) or more inducing inputs.",
-        )
+@dataclass(frozen=True)
+class JudgedEstimator:
+    """What an estimator says of itself to those who judge it."""
 
+    model: Any
+    is_light: bool = False
 
-def _natural_zero(case: _Case) -> Iterator[Finding]:
-    lower, _ = case.forecast.interval(COVERAGE)
-    below = float(np.mean(lower < 0.0))
-    if case.y.min() < 0.0 or below <= FEW_BELOW_ZERO:
-        return
-    transform = "log" if case.y.min() > 0.0 else "log1p"
-    yield Finding(
-        NOTICE,
-        "Some intervals reach below zero, where no target is",
-        f"{below:.1%} of the 95 % intervals do; the smallest target of the given rows is {case.y.min():.4g}",
-        f"If the target cannot be negative, cut the interval at zero, or fit the transformed target ({transform}).",
-    )
+    @property
+    def kind(self) -> str:
+        return type(self.model).__name__
 
+    @property
+    def origin(self) -> Encoding | None:
+        origin: Encoding | None = self.model.fitted_.columns.origin
+        return origin
 
-def _unfinished(case: _Case) -> Iterator[Finding]:
-    budget = case.model.info_.get("budget", {})
-    fraction, reason = budget.get("fraction", 1.0), budget.get("reason")
-    stages = [stage.reason for stage in case.model.info_.get("stages", [])]
-    if fraction >= 1.0 and reason not in (TOO_SHORT, INTERRUPTED) and OUT_OF_TIME not in stages[-1:]:
-        return
-    rested = (
-        f"the model rests on {fraction:.1%} of its rows"
-        if fraction < 1.0
-        else "it has seen all rows, but learned little"
-    )
-    yield Finding(
-        WARNING if fraction < 1.0 or reason == TOO_SHORT else NOTICE,
-        "The fit was interrupted before it was done" if reason == INTERRUPTED else "The fit ran out of time",
-        f"{rested}, after {budget.get('used', case.model.info_.get('seconds', 0.0)):.3g} s",
-        "Fit again with more time: a larger time_budget, or none.",
-    )
+    @property
+    def layout(self) -> FeatureLayout:
+        layout: FeatureLayout = self.model.fitted_.columns.layout
+        return layout
 
+    @property
+    def transform(self) -> TargetTransform | None:
+        return scaling_of(self.model).transform
 
-def _segments(case: _Case) -> Iterator[Finding]:
-    segments = case.segments
-    worst = segments.worst
-    if worst is None or (case.honesty.is_wide and not worst.is_narrow):  # all are too wide, which is said already
-        return
-    evidence = (
-        f"the {100 * worst.expected:g} % interval holds {worst.coverage:.1%} of these {worst.n_rows:,} rows, "
-        f"±{worst.error:.1%} by chance; {len(segments.failing)} of {len(segments.tested)} parts of the rows fail, this "
-        "one most clearly"
-    )
-    if worst.is_narrow:
-        yield Finding(
-            WARNING,
-            f"The intervals are too narrow for rows with {worst.name}",
-            evidence,
-            "Do not rely on the intervals there. Try HeteroscedasticGPRegressor (noise that varies), or a column that "
-            "tells these rows from others.",
-        )
-    else:
-        yield Finding(
-            NOTICE,
-            f"The intervals are wider than needed for rows with {worst.name}",
-            evidence,
-            "Try HeteroscedasticGPRegressor, whose noise may be smaller there.",
-        )
+    @property
+    def standardization(self) -> tuple[Array, Array] | None:
+        scaling = scaling_of(self.model)
+        return (scaling.x_mean, scaling.x_scale) if self.model.normalize else None
 
+    @property
+    def inducing(self) -> Array | None:
+        return inducing_of(self.model)
 
-def _discrete(case: _Case) -> Iterator[Finding]:
-    values = metrics.TargetValues.of(case.y)
-    if not values.is_discrete:
-        return
-    few = f"The target has only {values.n_distinct} distinct value{'' if values.n_distinct == 1 else 's'}"
-    yield Finding(
-        NOTICE,
-        few if values.has_few else "Many rows have the same target",
-        f"{values.n_commonest:,} of {values.n_rows:,} given rows have the target {values.commonest:.4g}",
-        "Do not compare models by their NLPD here: a density can be as high as it likes at a repeated value. Compare "
-        f"the CRPS, which is {case.forecast.crps(case.y).mean():.4g}, and the coverage.",
-    )
+    @property
+    def has_blocks(self) -> bool:
+        return has_blocks(self.model)
 
+    def matrix(self, X: Any) -> Array:
+        return checks.new_inputs(self.model, X)
 
-def share_far(model: Any, X: Array, forecast: Predictive) -> float:
-    """Share of the rows at which f is nearly as uncertain as before the fit."""
-    with torch.no_grad():
-        prior_std = model.kernel_.cpu().diagonal(torch.tensor(X)).sqrt().numpy()
-    return float(np.mean(forecast.f_std > NEARLY_PRIOR * prior_std))
+    def prior_std(self, X: Array) -> Array:
+        with torch.no_grad():
+            std: Array = self.model.kernel_.cpu().diagonal(torch.tensor(X)).sqrt().numpy()
+        return std
 
+    def blocks_at(self, X: Array) -> NDArray[np.int64] | None:
+        return blocks_at(self.model, X)
 
-def _extrapolation(case: _Case) -> Iterator[Finding]:
-    far = share_far(case.model, case.X, case.forecast)
-    if far > 0.01:
-        yield Finding(
-            WARNING if far > 0.1 else NOTICE,
-            "Some rows are far from all that the model has seen",
-            f"at {far:.1%} of the given rows it knows hardly more than before the fit",
-            "Do not rely on the mean there; collect rows like these, or use a kernel with a trend (+ kernels.Linear).",
-        )
+    def findings(self, case: Case) -> Iterator[Finding]:
+        for check in (_noise, _relevance, _spacing):
+            yield from check(case)
 
-
-def _drift(case: _Case) -> Iterator[Finding]:
-    innovations = case.model.info_.get("innovations", {})
-    if innovations.get("drift", False):
-        yield Finding(
-            WARNING,
-            "The data have drifted",
-            f"recent squared errors are {innovations['mean_square']:.2g} times what the model expected",
-            "Set window= or half_life=, or fit again on recent rows.",
-        )
-
-
-_Check = Callable[[_Case], Iterator[Finding]]
-_OF_DATA: tuple[_Check, ...] = (_unfinished, _noise, _columns, _relevance, _spacing, _drift)
-_OF_PREDICTIONS: tuple[_Check, ...] = (_calibration, _segments, _natural_zero, _discrete, _inducing, _extrapolation)
-
-
-def diagnose(model: Any, X: Any, y: Any) -> Diagnosis:
-    """What stands out when a fitted model is held against rows with known targets, best those it has not seen."""
-    model, rows, target = checked_rows(model, X, y)
-    case = _Case(model, rows, target, column_names(model))
-    found, segments = [finding for check in _OF_DATA for finding in check(case)], None
-    with without_names():
-        try:
-            segments = case.segments
-            found += [finding for check in _OF_PREDICTIONS for finding in check(case)]
-        except NegativeVarianceError as error:
-            found.append(Finding(WARNING, "Some variances are negative", str(error), "Use another approximation."))
-    return Diagnosis(sorted(found, key=lambda finding: finding.severity != WARNING), segments)
-
-
-def _list(names: list[str], chosen: Any) -> str:
-    return ", ".join(names[d] for d in chosen[:5]) + (f" and {len(chosen) - 5} more" if len(chosen) > 5 else "")
+    def findings_of_forecasts(self, case: Case) -> Iterator[Finding]:
+        yield from _inducing(case)

@@ -19,20 +19,25 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sparsegp import linalg, memory
-from sparsegp.calibration.calibration import Calibrated, CalibratedJoint, Calibration
+from sparsegp.calibration.calibration import Calibrated, CalibratedJoint, Calibration, TransformedJoint
+from sparsegp.calibration.transform import Transformed
 from sparsegp.cluster.prediction import lazy_predictions
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
+from sparsegp.core.drawn import Drawn
+from sparsegp.core.interleaved import Interleaved
 from sparsegp.core.left_out import LeftOut
 from sparsegp.core.predictive import Array, Joint, Predictive, require_numbers
 from sparsegp.core.trend import Trend, detrended
 from sparsegp.data import Batch, to_block
+from sparsegp.data.completion import N_DRAWS, Completed
 from sparsegp.data.digest import RowDigest
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
-from sparsegp.estimators.diagnosis import Diagnosis, diagnose
+from sparsegp.estimators.diagnosis import JudgedEstimator
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.estimators.fitted import Fitted
+from sparsegp.estimators.judging import Diagnosis, Judged, diagnose
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
 from sparsegp.estimators.opening import Given, Opened, is_dask, opened
 from sparsegp.estimators.progress import CallbackSupportMixin
@@ -47,7 +52,7 @@ from sparsegp.fit.scaling import Scaling
 from sparsegp.fit.start import starting_point
 from sparsegp.fit.trends import trend_of
 from sparsegp.kernels import Kernel
-from sparsegp.parallel import threads_for
+from sparsegp.parallel import one_torch_thread
 
 JOINT_COPIES = 4
 FEWER_ROWS = "Ask for fewer rows at once; return_std and intervals need no covariance."
@@ -192,6 +197,11 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     def _is_fitted(self) -> bool:
         return hasattr(self, "fitted_")
 
+    @property
+    def _is_of_y(self) -> bool:
+        """Whether the model learned the targets as they are. One that is not fitted is refused later."""
+        return not self._is_fitted or self.scaling_.transform is None
+
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31))
 
@@ -269,24 +279,31 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         self.model_.check_labels(blocks, len(batch))
         return drop_weightless(to_block(batch, self.scaling_, self._like), blocks)
 
-    def _new_inputs(self, X: Any) -> Tensor:
-        """New rows in the scaling of the model."""
-        checked, like = checks.new_inputs(self, X), self._like
-        return self.scaling_.tensor(checked, like.dtype, str(like.device))
+    def _new_rows(self, X: Any) -> Completed:
+        """New rows in the scaling of the model; those with gaps as what they may be."""
+        given = checks.new_inputs(self, X, may_miss=True)
+        rows, completion = self.scaling_.inputs(given), self.fitted_.columns.completion
+        return Completed.of_whole(rows) if completion is None else completion.completed(rows)
+
+    def _tensor(self, rows: Array) -> Tensor:
+        like = self._like
+        return torch.from_numpy(np.ascontiguousarray(rows)).to(dtype=like.dtype, device=like.device)
 
     @memory.explained
     def forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Predictive:
         """The distribution of y at each row of X, as one object.
 
         Ask the object for `mean`, `std`, `interval`, `quantiles`, `log_density`, `cdf`, `crps` and `sample`. All
-        answers come from a single pass over the rows.
+        answers come from a single pass over the rows. With a `target_transform`, its `base` is the forecast of the
+        transformed target.
 
         Parameters
         ----------
         X : array or table of shape (n_rows, n_features)
             The rows.
         latent : bool, default=False
-            Forecast the noise-free function f instead of y.
+            Forecast the noise-free function f instead of y, on the transformed scale if there is a
+            `target_transform`.
         blocks : array of int of shape (n_rows,), default=None
             Block labels, as in `predict`.
 
@@ -312,11 +329,32 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         >>> forecast.crps([0.8, 0.9]).shape
         (2,)
         """
-        inputs = self._new_inputs(X)
-        with threads_for(len(inputs)):
+        rows = self._new_rows(X)
+        if rows.is_complete:
+            return self._carried(self._forecast(rows.whole, latent, blocks), latent)
+        own, drawn = rows.labels(blocks)
+        found = self._carried(Drawn(self._forecast(rows.drawn, latent, drawn), N_DRAWS), latent)
+        if not len(rows.whole):
+            return found
+        whole = self._carried(self._forecast(rows.whole, latent, own), latent)
+        return Interleaved(whole, found, rows.is_whole)
+
+    def _carried(self, forecast: Predictive, latent: bool) -> Predictive:
+        """The forecast of y, from that of what was learned; f stays where it is."""
+        return forecast if latent else self.scaling_.carried(forecast)
+
+    def _forecast(self, rows: Array, latent: bool, blocks: ArrayLike | None) -> Predictive:
+        """Of complete rows in the scaling of the model."""
+        inputs = self._tensor(rows)
+        with one_torch_thread(len(inputs)):
             forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
         require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
+
+    @property
+    def judged(self) -> Judged:
+        """What `diagnose` and reports ask of the model besides its forecasts."""
+        return JudgedEstimator(self)
 
     def of_numbers(self) -> Self:
         """The same model, of the numbers that its columns become: what looks at it sees one column for each.
@@ -343,7 +381,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         X : array or table of shape (n_rows, n_features)
             The rows.
         latent : bool, default=False
-            Forecast the noise-free function f instead of y.
+            Forecast the noise-free function f instead of y, on the transformed scale if there is a
+            `target_transform`.
         blocks : array of int of shape (n_rows,), default=None
             Block labels, as in `predict`.
 
@@ -357,13 +396,16 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         InputError
             If X cannot be used.
         """
-        inputs = self._new_inputs(X)
+        given = checks.new_inputs(self, X)
+        inputs = self._tensor(self.scaling_.inputs(given))
         memory.require(8.0 * JOINT_COPIES * len(inputs) ** 2, f"The covariance of {len(inputs):,} rows", FEWER_ROWS)
         joint: Joint = self.model_.joint_forecast(inputs, blocks, self.scaling_)
         if latent:
             return joint.latent
         rows = self._calibrated(joint.rows, inputs)
-        return CalibratedJoint(rows, joint.f_cov) if isinstance(rows, Calibrated) else joint
+        joint = CalibratedJoint(rows, joint.f_cov) if isinstance(rows, Calibrated) else joint
+        carried = self.scaling_.carried(rows)
+        return TransformedJoint(carried, joint.f_cov, joint) if isinstance(carried, Transformed) else joint
 
     def _calibrated(self, forecast: Predictive, inputs: Tensor) -> Predictive:
         if self.calibration_ is None:
@@ -388,9 +430,11 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         return_std : bool, default=False
             Also return the standard deviation of each row.
         return_cov : bool, default=False
-            Also return the covariance of all rows. Not together with `return_std`.
+            Also return the covariance of all rows. Not together with `return_std`, and with a `target_transform` only
+            for `latent=True`.
         latent : bool, default=False
-            Predict the noise-free function f instead of y.
+            Predict the noise-free function f instead of y, on the transformed scale if there is a
+            `target_transform`.
         blocks : array of int of shape (n_rows,), default=None
             Block labels, for the approximations with blocks. By default the nearest block is taken.
 
@@ -432,17 +476,29 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if return_cov:
             joint = self.joint_forecast(X, latent, blocks)
             return joint.mean, joint.cov
-        if not return_std:
-            inputs = self._new_inputs(X)
-            with threads_for(len(inputs)):
-                expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
-            require_numbers(expected)
-            return expected
+        if not return_std and (latent or self._is_of_y):
+            rows = self._new_rows(X)
+            if rows.is_complete:
+                return self._expected(rows.whole, blocks)
+            own, drawn = rows.labels(blocks)
+            whole = self._expected(rows.whole, own) if len(rows.whole) else np.empty(0)
+            return rows.pooled(whole, self._expected(rows.drawn, drawn))
         forecast = self.forecast(X, latent, blocks)
-        return forecast.mean, forecast.std
+        return (forecast.mean, forecast.std) if return_std else forecast.mean
+
+    def _expected(self, rows: Array, blocks: ArrayLike | None) -> Array:
+        """Means at complete rows in the scaling of the model."""
+        inputs = self._tensor(rows)
+        with one_torch_thread(len(inputs)):
+            expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
+        require_numbers(expected)
+        return expected
 
     def predict_components(self, X: Any, blocks: ArrayLike | None = None) -> tuple[Array, Array, Array]:
-        """Mean of y, and its standard deviation in two parts.
+        """Mean of y, and its standard deviation in two parts, whose squares add up.
+
+        With a `target_transform` the parts have the shares of the variance that they have on the transformed scale,
+        on which noise adds to the function.
 
         Parameters
         ----------
@@ -586,7 +642,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         random_state : int, numpy Generator or None, default=None
             Seed of the draws.
         latent : bool, default=False
-            Draw the noise-free function f instead of y.
+            Draw the noise-free function f instead of y, on the transformed scale if there is a
+            `target_transform`.
         blocks : array of int of shape (n_rows,), default=None
             Block labels, as in `predict`.
 
@@ -696,7 +753,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """Leave-one-out predictions: what the model of all other rows says of each training row.
 
         They come in closed form and in one pass. Hyper-parameters, inducing inputs and blocks stay those of the fit.
-        The forecast is the Gaussian of the model, without calibration. Models with learned noise have no closed form.
+        The forecast is the Gaussian of the model, without calibration. With a `target_transform` it is that Gaussian,
+        carried back to y. Models with learned noise have no closed form.
 
         Parameters
         ----------

@@ -1,16 +1,19 @@
 """What a fit leaves behind in an estimator."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsegp.calibration.calibration import Calibration
 from sparsegp.data import Encoding, FeatureLayout, Source
 from sparsegp.data.codes import NUMBER
+from sparsegp.data.completion import Completion
 from sparsegp.data.digest import RowDigest
-from sparsegp.fit.scaling import Scaling
+
+if TYPE_CHECKING:
+    from sparsegp.calibration.calibration import Calibration
+    from sparsegp.fit.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Columns:
     names: NDArray[np.object_] | None
     layout: FeatureLayout
     encoding: Encoding | None = None
+    completion: Completion | None = None
+    """What a missing number may be, of columns of numbers without gaps; None: no number may be missing."""
     origin: Encoding | None = None
     """Of columns that are the numbers of an encoding: that encoding."""
 
@@ -46,7 +51,7 @@ class Columns:
         if self.encoding is None:
             return self
         labels = np.array(self.encoding.labels, dtype=object)
-        return Columns(len(labels), labels, self.layout, None, self.encoding)
+        return Columns(len(labels), labels, self.layout, origin=self.encoding)
 
     @property
     def words(self) -> dict[str, str] | None:
@@ -68,13 +73,13 @@ class Fitted:
     """
 
     model: Any
-    scaling: Scaling
+    scaling: "Scaling"
     info: dict[str, Any]
     n_samples: int
     columns: Columns
     target: str | None = None
     batches: tuple[str, ...] = ()
-    calibration: Calibration | None = None
+    calibration: "Calibration | None" = None
     given: Any = field(default=None, repr=False, compare=False)
     digest: RowDigest | None = field(default=None, repr=False, compare=False)
 

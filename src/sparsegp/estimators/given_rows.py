@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparsegp.estimators import checks
@@ -25,6 +26,9 @@ class GivenRows:
     @classmethod
     def of(cls, X: Any, names: Sequence[str]) -> "GivenRows":
         """`names` are those of a model, for rows without names."""
+        if isinstance(X, pa.Table):  # as it is: pandas need not be there
+            plain = [column.cast(_plain(column.type)) for column in X.columns]
+            return cls(pa.table(plain, names=X.column_names), tuple(X.column_names))
         X = checks.as_frame(X)
         own = getattr(X, "columns", None)
         if own is None:
@@ -38,6 +42,8 @@ class GivenRows:
         """The values of a column, as they are."""
         if isinstance(self.X, np.ndarray):
             return self.X[:, number]
+        if isinstance(self.X, pa.Table):
+            return np.asarray(self.X.column(number).to_numpy())
         column = self.X.iloc[:, number] if hasattr(self.X, "iloc") else self.X.to_series(number)
         return np.asarray(column)
 
@@ -49,6 +55,12 @@ class GivenRows:
             for number, values in changes.items():
                 out[:, number] = values
             return out
+        if isinstance(self.X, pa.Table):
+            table = self.X.take(index)
+            for number, values in changes.items():
+                field = self.X.schema.field(number)
+                table = table.set_column(number, field, pa.array(values, type=field.type, from_pandas=True))
+            return table
         if hasattr(self.X, "iloc"):
             frame = self.X.iloc[index].reset_index(drop=True)
             for number, values in changes.items():
@@ -61,6 +73,11 @@ class GivenRows:
             for own, values in zip(series.values(), changes.values(), strict=True)
         ]
         return self.X[index].with_columns(cast)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of the levels of a category; any other as it is."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def known(values: Values) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import linalg, memory
+from sparsegp.calibration.transform import TRANSFORMS
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.dense import require_dense_size
@@ -72,6 +73,10 @@ class HeteroscedasticGPRegressor(Estimator):
         The trend of f, as in SparseGPRegressor.
     normalize : bool, default=True
         Standardise X and y inside. Everything that comes out is in the units of the data.
+    target_transform : {"log", "log1p", "sqrt"} or None, default=None
+        For targets with a natural zero, such as prices and durations: the model learns the transformed targets, and
+        forecasts are carried back exactly. No interval reaches below zero. "log" takes targets above zero, "log1p" and
+        "sqrt" also targets of zero. Kernel, noise and `latent=True` are those of the transformed targets.
     categorical : "auto" or list of columns, default="auto"
         Columns that are categories though they hold numbers. Text, categories, booleans, dates and missing values are
         found in any case; `info_["columns"]` says as what.
@@ -142,6 +147,7 @@ class HeteroscedasticGPRegressor(Estimator):
         time_budget: float | None = None,
         trend: str | None = "auto",
         normalize: bool = True,
+        target_transform: str | None = None,
         categorical: Any = "auto",
         columns: Any = None,
         random_state: Any = None,
@@ -165,6 +171,7 @@ class HeteroscedasticGPRegressor(Estimator):
         self.time_budget = time_budget
         self.trend = trend
         self.normalize = normalize
+        self.target_transform = target_transform
         self.categorical = categorical
         self.columns = columns
         self.random_state = random_state
@@ -402,6 +409,7 @@ class HeteroscedasticGPRegressor(Estimator):
         checks.require_choice("inference", self.inference, INFERENCES)
         checks.require_choice("optimizer", self.optimizer, ("lbfgs", None))
         checks.require_choice("trend", self.trend, TRENDS)
+        checks.require_choice("target_transform", self.target_transform, (*TRANSFORMS, None))
         for name in ("n_inducing", "n_noise_inducing", "batch_size", "n_steps"):
             checks.positive_count(name, getattr(self, name))
         if self.n_blocks is not None:

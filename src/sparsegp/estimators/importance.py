@@ -12,8 +12,8 @@ import numpy as np
 
 from sparsegp.core.predictive import Array
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import checked_rows, column_names, spread_rows, without_names
 from sparsegp.estimators.given_rows import GivenRows, Values, has_levels, known
+from sparsegp.estimators.judging import checked_rows, column_names, spread_rows, without_names
 
 TWO_SIDED_95 = 1.959963984540054
 
@@ -116,7 +116,8 @@ class Effect:
     """The average prediction if a column had the same value in all rows (partial dependence), value after value.
 
     `lower` and `upper` are a 95 % interval of that average: what the model does not know of it. `shares` has the part
-    of the rows with each value where the column has `levels`, else None.
+    of the rows with each value where the column has `levels`, else None. With a `target_transform` the average is
+    taken on the transformed scale, and carried back.
     """
 
     name: str
@@ -136,7 +137,11 @@ class Effect:
         with without_names():
             moments = np.array([_average(model, given, background, column, value) for value in values])
         mean, half = moments[:, 0], TWO_SIDED_95 * moments[:, 1]
-        return cls(given.names[column], values, mean, mean - half, mean + half, shares)
+        transform = model.judged.transform
+        middle, lower, upper = (
+            curve if transform is None else transform.inverse(curve) for curve in (mean, mean - half, mean + half)
+        )
+        return cls(given.names[column], values, middle, lower, upper, shares)
 
     @property
     def has_levels(self) -> bool:

@@ -23,7 +23,8 @@ NO_ROWS = (
 
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
-    """Of each training row, what the model of all other rows says: the Gaussian of its y, in the user's units.
+    """Of each training row, what the model of all other rows says: the Gaussian of its y, in the user's units, or of
+    its transformed y, carried back.
 
     `std` is that of y: it includes the noise. `log_density` is that of the row's own target.
     """
@@ -36,8 +37,9 @@ class LeaveOneOut:
     def of(cls, found: LeftOut, scaling: Scaling) -> "LeaveOneOut":
         mean, var = scaling.raw_moments(found.mean, found.var)
         y, _ = scaling.raw_moments(found.y, found.noise)
-        forecast = Gaussian(mean, var)
-        return cls(mean, forecast.std, forecast.log_density(y))
+        forecast = scaling.carried(Gaussian(mean, var))
+        target = y if scaling.transform is None else scaling.transform.inverse(y)
+        return cls(forecast.mean, forecast.std, forecast.log_density(target))
 
 
 def left_out_of_own_rows(model: Any) -> LeftOut | None:

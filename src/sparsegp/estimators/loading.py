@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsegp import memory
+from sparsegp.calibration.transform import before_carried
 from sparsegp.errors import ModelFileError
 from sparsegp.estimators import records
 from sparsegp.estimators.committee_regressor import CommitteeGPRegressor
@@ -63,7 +64,7 @@ def _try_out(model: Any, record: Model) -> None:
     rows = model_file.own_rows(record)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        forecast = model.of_numbers().forecast(rows)
+        forecast = before_carried(model.of_numbers().forecast(rows))
         mean, var = forecast.mean, forecast.var  # a variance of Nystrom may be negative
     if mean.shape != var.shape or len(mean) != len(rows) or not (np.isfinite(mean) & np.isfinite(var)).all():
         raise ModelFileError(f"the prediction of rows of its own came out as {mean} with variances {var}")

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from sparsegp import memory
+from sparsegp.calibration.transform import TargetTransform, named
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import read_encoded_on
 from sparsegp.core.block import Block, MemoryRows, Rows
@@ -32,9 +33,10 @@ from sparsegp.data import (
     to_block,
     with_encoding,
 )
+from sparsegp.data.completion import Completion
 from sparsegp.data.digest import RowDigest
 from sparsegp.data.encoded import needs_survey, surveyed
-from sparsegp.data.scan import say_without_target
+from sparsegp.data.scan import OnScale, as_they_are, say_without_target
 from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
@@ -109,6 +111,14 @@ class Opened:
         """Rows in memory to start and choose from."""
         return self.rows.sample.all
 
+    @property
+    def completing(self) -> "Opened":
+        """The same; columns of numbers know from the rows what one of them may be where it is missing."""
+        if self.columns.encoding is not None:
+            return self
+        completion = Completion.of(self.block.X.double().cpu().numpy())
+        return replace(self, columns=replace(self.columns, completion=completion))
+
 
 @contextmanager
 def opened(
@@ -142,7 +152,8 @@ def opened(
             raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
         with connected(where) as client:
             rows = given.source() if scaling is None else _like_fit(estimator, given.source())
-            yield _on_cluster(client, estimator, rows, seed, like, scaling)
+            found = _on_cluster(client, estimator, rows, seed, like, scaling)
+            yield found.completing if scaling is None else found
         return
     source = None
     if can_stream and given.blocks is None:
@@ -151,11 +162,12 @@ def opened(
         source = _large_source(estimator, given, options, arrays=streams_arrays, is_first=scaling is None)
     if source is None:
         _require_room(given)
-    yield (
+    found = (
         _in_memory(estimator, given, like, scaling)
         if source is None
         else _scanned(estimator, source, seed, budget, like, options, scaling)
     )
+    yield found.completing if scaling is None else found
 
 
 def is_dask(X: Any) -> bool:
@@ -232,7 +244,9 @@ def _in_memory(estimator: Any, given: Given, like: Tensor, scaling: Scaling | No
     named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
     if scaling is None:
         batch, columns = checks.training_batch(estimator, given.X, given.y, target=given.target, **named)
-        scaling = Scaling.of(batch, normalize=estimator.normalize, layout=columns.layout)
+        scaling = Scaling.of(
+            batch, normalize=estimator.normalize, layout=columns.layout, transform=_transform(estimator)
+        )
     else:
         batch = checks.later_batch(estimator, given.X, given.y, target=given.target, **named)
         columns = estimator.fitted_.columns
@@ -256,11 +270,12 @@ def _scanned(
 ) -> Opened:
     """A source that is read anew in every pass, or its sample if that is all of it, or all there was time to read."""
     until, survey_until = (budget.deadline(share * options.scan_fraction) for share in (1.0, options.survey_fraction))
-    started = budget.clock()
+    started, transform = budget.clock(), _transform(estimator) if scaling is None else scaling.transform
 
     def scanned_rows(source: Source) -> Scan:
         sample_rows = max(1, options.most_entries // source.n_features)
-        return scan(source, np.random.default_rng((seed, 1)), sample_rows, lambda: is_over(until))
+        rng, on_scale = np.random.default_rng((seed, 1)), _on_scale(transform)
+        return scan(source, rng, sample_rows, lambda: is_over(until), on_scale)
 
     source, found = read_encoded(source, checks.asked_of(estimator), scanned_rows, lambda: is_over(survey_until))
     say_without_target(found.n_without_target, found.n_rows + found.n_weightless + found.n_without_target)
@@ -268,11 +283,13 @@ def _scanned(
     if not (found.is_complete or found.was_cut):
         budget.read_seconds = (budget.clock() - started) / max(n_read, 1)
     if found.is_complete or found.was_cut:
-        scaling = scaling or Scaling.of(found.sample, normalize=estimator.normalize, layout=source.layout)
+        scaling = scaling or Scaling.of(
+            found.sample, normalize=estimator.normalize, layout=source.layout, transform=transform
+        )
         whole = _of_batch(found.sample, columns, scaling, None, like)
         n_all = max(n_read, source.n_rows or 0) if found.was_cut else n_read
         return replace(whole, n_given=n_read, n_all=n_all, was_cut=found.was_cut)
-    scaling = scaling or _scaling(found, source.layout, normalize=estimator.normalize)
+    scaling = scaling or _scaling(found, source.layout, normalize=estimator.normalize, transform=transform)
     return Opened(SourceRows.of(source, found, scaling, like), scaling, columns, n_read)
 
 
@@ -283,15 +300,25 @@ def _on_cluster(
 
     Columns that are no numbers are looked at in one pass more, or two.
     """
-    source, shares = read_encoded_on(client, source, checks.asked_of(estimator), seed)
+    transform = _transform(estimator) if scaling is None else scaling.transform
+    source, shares = read_encoded_on(client, source, checks.asked_of(estimator), seed, _on_scale(transform))
     found = shares.scan
     say_without_target(found.n_without_target, found.n_rows + found.n_weightless + found.n_without_target)
-    scaling = scaling or _scaling(found, source.layout, normalize=estimator.normalize)
+    scaling = scaling or _scaling(found, source.layout, normalize=estimator.normalize, transform=transform)
     rows = shares.load(scaling, like.dtype)
     return Opened(rows, scaling, Columns.of_source(source), found.n_rows + found.n_weightless)
 
 
-def _scaling(found: Scan, layout: FeatureLayout, *, normalize: bool) -> Scaling:
+def _scaling(found: Scan, layout: FeatureLayout, *, normalize: bool, transform: TargetTransform | None) -> Scaling:
     if found.is_complete or not normalize:
-        return Scaling.of(found.sample, normalize=normalize, layout=layout)
-    return Scaling(found.x_mean, found.x_scale, found.y_mean, found.y_scale).only(layout.standardized)
+        return Scaling.of(found.sample, normalize=normalize, layout=layout, transform=transform)
+    return Scaling(found.x_mean, found.x_scale, found.y_mean, found.y_scale, transform).only(layout.standardized)
+
+
+def _transform(estimator: Any) -> TargetTransform | None:
+    """What the targets of a first fit go through."""
+    return named(estimator.target_transform)
+
+
+def _on_scale(transform: TargetTransform | None) -> OnScale:
+    return as_they_are if transform is None else transform.targets

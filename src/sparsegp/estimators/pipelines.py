@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsegp.core.predictive import Array, Predictive
 from sparsegp.errors import InputError
-from sparsegp.estimators.diagnosis import Diagnosis
 from sparsegp.estimators.estimator import Estimator
+from sparsegp.estimators.judging import Diagnosis
 
 ChangeOfUnits = tuple[Array, Array]
 """shift and scale of every column: x' = (x - shift)/scale."""
@@ -184,7 +184,7 @@ def _change_of_units(name: str, step: Any, n_columns: int) -> ChangeOfUnits:
 
 
 def _given(values: Any, n_columns: int, otherwise: float) -> Array:
-    """Numbers of a scaler, which are None where it was told to leave them out."""
+    """Numbers of a scaler, which are None where it was set to leave them out."""
     return np.full(n_columns, otherwise) if values is None else np.asarray(values, dtype=np.float64)
 
 

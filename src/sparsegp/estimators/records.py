@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import kernels
+from sparsegp.calibration.transform import named
 from sparsegp.committee.aggregation import Aggregation, BaseCount, Weighting
 from sparsegp.committee.committee import Committee
 from sparsegp.committee.experts import Process
@@ -19,10 +20,14 @@ from sparsegp.data import FeatureLayout
 from sparsegp.errors import ModelFileError
 from sparsegp.estimators import record_parts as parts
 from sparsegp.estimators.fitted import Columns, Fitted
-from sparsegp.files import kernels as kernel_records
-from sparsegp.files import schema
-from sparsegp.files.column_codes import describe_encoding, restore_encoding
-from sparsegp.files.kernels import Classes
+from sparsegp.files import kernel_records, schema
+from sparsegp.files.column_codes import (
+    describe_completion,
+    describe_encoding,
+    restore_completion,
+    restore_encoding,
+)
+from sparsegp.files.kernel_records import Classes
 from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
@@ -61,12 +66,14 @@ def describe(estimator: Any) -> schema.Model:
             names=None if columns.names is None else list(map(str, columns.names)),
             target=fitted.target,
             encoding=None if columns.encoding is None else describe_encoding(columns.encoding),
+            completion=describe_completion(columns.completion),
         ),
         scaling=schema.Scaling(
             input_mean=scaling.x_mean,
             input_scale=scaling.x_scale,
             target_mean=float(scaling.y_mean),
             target_scale=float(scaling.y_scale),
+            target_transform=None if scaling.transform is None else scaling.transform.name,
         ),
         noise_var=float(estimator.noise_var_),
         calibration=None if fitted.calibration is None else parts.describe_calibration(fitted.calibration),
@@ -92,7 +99,8 @@ def restore(record: schema.Model, estimators: Mapping[str, type[Any]], classes: 
     parameters = _restored_parameters(record, classes)
     estimator = estimators[record.estimator or record.kind](**parameters)
     found = record.scaling
-    scaling = Scaling(found.input_mean, found.input_scale, found.target_mean, found.target_scale)
+    transform = named(found.target_transform)
+    scaling = Scaling(found.input_mean, found.input_scale, found.target_mean, found.target_scale, transform)
     if not len(scaling.x_mean) == len(scaling.x_scale) == record.columns.count:
         raise ModelFileError(f"the scaling is not that of {record.columns.count} columns")
     kernel = kernel_records.restore(record.kernel, classes)
@@ -114,7 +122,8 @@ def restore(record: schema.Model, estimators: Mapping[str, type[Any]], classes: 
 def _restored_columns(record: schema.Columns) -> Columns:
     names = None if record.names is None else np.array(record.names, dtype=object)
     if record.encoding is None:
-        return Columns(record.count, names, FeatureLayout.plain(record.count))
+        completion = restore_completion(record.completion, record.count)
+        return Columns(record.count, names, FeatureLayout.plain(record.count), completion=completion)
     encoding = restore_encoding(record.encoding, record.count)
     return Columns(len(encoding.codes), names, encoding.layout, encoding)
 

@@ -13,11 +13,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from sparsegp import linalg, memory, metrics
+from sparsegp.calibration.transform import TRANSFORMS
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import sum_over
-from sparsegp.core import approximations
+from sparsegp.core import approximations, reasons
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.predictive import Array
+from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.data import open_source, with_encoding
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.estimators import checks
@@ -33,7 +35,7 @@ from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
 from sparsegp.fit.held_out import steps
 from sparsegp.fit.model import Model, RowSumOf
 from sparsegp.fit.pipeline import Progress
-from sparsegp.fit.problem import AUTO, CALIBRATIONS, INTERRUPTED, CalibrationOptions, NoiseSpec, Problem
+from sparsegp.fit.problem import AUTO, CALIBRATIONS, CalibrationOptions, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.fit.trends import TRENDS
 from sparsegp.infer import anytime_run
@@ -49,7 +51,6 @@ READINGS = {"all": Reading.RATIO, "seen": Reading.SEEN}
 WITHOUT_TRIALS = "vfe"
 UNTRIED = f"{WITHOUT_TRIALS}, untried: rows that come in batches or steps are not held twice"
 NOISE_INDUCING = 128
-LEAST_BUDGET_LEFT = 0.1
 
 
 class SparseGPRegressor(Estimator):
@@ -102,6 +103,10 @@ class SparseGPRegressor(Estimator):
         "anytime" inference stops when the sampling error left in the mean is below this share of the predictive std.
     normalize : bool, default=True
         Standardise X and y inside. Everything that comes out is in the units of the data.
+    target_transform : {"log", "log1p", "sqrt"} or None, default=None
+        For targets with a natural zero, such as prices and durations: the model learns the transformed targets, and
+        forecasts are carried back exactly. No interval reaches below zero. "log" takes targets above zero, "log1p" and
+        "sqrt" also targets of zero. Kernel, noise and `latent=True` are those of the transformed targets.
     window : int, default=None
         `partial_fit` keeps the last `window` rows and forgets older ones, exactly.
     half_life : float, default=None
@@ -185,6 +190,7 @@ class SparseGPRegressor(Estimator):
         reading: str = "all",
         stop_error: float | None = None,
         normalize: bool = True,
+        target_transform: str | None = None,
         window: int | None = None,
         half_life: float | None = None,
         clip_variances: bool = False,
@@ -211,6 +217,7 @@ class SparseGPRegressor(Estimator):
         self.reading = reading
         self.stop_error = stop_error
         self.normalize = normalize
+        self.target_transform = target_transform
         self.window = window
         self.half_life = half_life
         self.clip_variances = clip_variances
@@ -532,7 +539,7 @@ class SparseGPRegressor(Estimator):
             info["calibration"] = {**found, "rmse": found["rmse"] * data.scaling.y_scale}
         if in_steps:
             info["budget"] = _budget_report(budget, progress)
-            if progress.reason == anytime_run.TOO_SHORT:
+            if progress.reason == reasons.TOO_SHORT:
                 warnings.warn(
                     f"time_budget={budget.asked:g} s was shorter than one step, and the fit took {budget.used:.2g} s. "
                     f"The model is valid but rests on {progress.rows_seen:,.0f} rows and starting values: give it more "
@@ -562,7 +569,8 @@ class SparseGPRegressor(Estimator):
         """What the trials have left of the seconds, or a little."""
         if budget.asked is None:
             return budget
-        return replace(budget, asked=max(budget.remaining, LEAST_BUDGET_LEFT * budget.asked), started=budget.clock())
+        least = self.fit_options.auto.least_budget_left * budget.asked
+        return replace(budget, asked=max(budget.remaining, least), started=budget.clock())
 
     def _budget(self) -> Budget:
         return self.fit_options.started(self.time_budget)
@@ -597,8 +605,8 @@ class SparseGPRegressor(Estimator):
         return task_name(len(data.rows), digits, parameters)
 
     def _scores(self, X: Any, y: Array) -> dict[str, float]:
-        mean, std = self.predict(X, return_std=True)
-        return {"rmse": metrics.rmse(y, mean), "nlpd": metrics.nlpd(y, mean, std)}
+        forecast = self.forecast(X)
+        return {"rmse": metrics.rmse(y, forecast.mean), "nlpd": -float(forecast.log_density(y).mean())}
 
     @memory.explained
     def partial_fit(
@@ -809,6 +817,13 @@ class SparseGPRegressor(Estimator):
         if not isinstance(other, SparseGPRegressor):
             raise InputError(f"merge takes another fitted SparseGPRegressor; got {type(other).__name__}.")
         check_is_fitted(other)
+        mine, theirs = self.scaling_.transform, other.scaling_.transform
+        if mine is not theirs:
+            names = [None if transform is None else transform.name for transform in (mine, theirs)]
+            raise FingerprintError(
+                "Models can only be merged when they learned the same target; these have "
+                f"target_transform={names[0]!r} and {names[1]!r}. Fit both with the same."
+            )
         if self.fitted_.columns.encoding != other.fitted_.columns.encoding:
             raise FingerprintError(
                 "Models can only be merged when their columns became numbers in the same way; these have met other "
@@ -821,8 +836,8 @@ class SparseGPRegressor(Estimator):
                 "were standardised with different data. Use normalize=False with the same kernel, noise_var, inducing "
                 "and optimizer=None in both."
             )
-        mine, theirs = self.fitted_.digest, other.fitted_.digest
-        self._assign_update(merged, other.n_samples_seen_, None if mine is None or theirs is None else mine + theirs)
+        own, added = self.fitted_.digest, other.fitted_.digest
+        self._assign_update(merged, other.n_samples_seen_, None if own is None or added is None else own + added)
         return self
 
     @property
@@ -845,6 +860,7 @@ class SparseGPRegressor(Estimator):
         checks.require_choice("dtype", self.dtype, tuple(DTYPES))
         checks.require_choice("calibration", self.calibration, CALIBRATIONS)
         checks.require_choice("trend", self.trend, TRENDS)
+        checks.require_choice("target_transform", self.target_transform, (*TRANSFORMS, None))
         if not is_auto(self.n_inducing):
             checks.positive_count("n_inducing", self.n_inducing)
         if isinstance(self.kernel, str) and not is_auto(self.kernel):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from sparsegp.calibration.transform import TargetTransform
 from sparsegp.core.approximations import Family
 
 NO_SCORES = "no rows were left out of the fit: see gp.diagnose(X_test, y_test)"
@@ -24,15 +25,17 @@ def fitted_html(model: Any) -> str:
 
 def summary(model: Any) -> dict[str, str]:
     """What was chosen and how good it is, by name and in words."""
-    info = model.info_
+    info, transform = model.info_, model.scaling_.transform
     seconds = "" if "seconds" not in info else f", fitted in {info['seconds']:.3g} s"
     lines = {
         "Model": _approximation(model),
         "Kernel": repr(model.kernel_),
         "Rows": f"{model.n_samples_seen_:,} rows, {model.n_features_in_} columns{seconds}",
         "Forecasts": _forecasts(info),
-        "Scores": _scores(info.get("calibration", {})),
+        "Scores": _scores(info.get("calibration", {}), transform),
     }
+    if transform is not None:
+        lines["Target"] = f"{transform.name}(y) is learned, and carried back to y"
     fraction = info.get("budget", {}).get("fraction", 1.0)
     if fraction < 1.0:
         lines["Unfinished"] = f"the time was up: the model rests on {fraction:.1%} of its rows"
@@ -56,11 +59,12 @@ def _forecasts(info: Mapping[str, Any]) -> str:
     return calibrated if trend is None else f"{calibrated}; {trend} trend"
 
 
-def _scores(found: Mapping[str, Any]) -> str:
+def _scores(found: Mapping[str, Any], transform: TargetTransform | None) -> str:
     n_rows = found.get("held_out", found.get("left_out"))
     if n_rows is None or "rmse" not in found:
         return NO_SCORES
     inside = found.get("coverage_95")
     coverage = "" if inside is None else f", {inside:.1%} inside the 95 % interval"
     how = "held out of the fit" if "held_out" in found else "each left out in turn"
-    return f"RMSE {found['rmse']:.4g}, R² {found['r2']:.3f}{coverage}, on {n_rows:,} rows {how}"
+    of = "" if transform is None else f" of {transform.name}(y)"
+    return f"RMSE{of} {found['rmse']:.4g}, R²{of} {found['r2']:.3f}{coverage}, on {n_rows:,} rows {how}"

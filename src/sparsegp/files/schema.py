@@ -25,6 +25,7 @@ FLOATS, INTEGERS, NUMBERS = "f", "iu", "fiub"
 SPARSE, LEARNED_NOISE, COMMITTEE = "sparse", "learned_noise", "committee"
 INDUCING, LOCAL, EXACT, NYSTROM = "inducing", "local", "exact", "nystrom"
 VALUE, INDICATORS, POINTS, CIRCLES, LEFT_OUT = "value", "indicators", "points", "circles", "left_out"
+TARGET_TRANSFORMS = ("log", "log1p", "sqrt")
 COLUMN_KINDS = (
     "number",
     "boolean",
@@ -81,6 +82,14 @@ class ColumnCode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What a missing number may be, of columns of numbers without gaps; see "Missing numbers"."""
+
+    values: Array = entry("scaled values of each column at the normal scores -3, -2.90625, ..., 3", shape="65, D")
+    correlation: Array | None = optional("of the scores of the columns, a triangle; missing: none", shape="D (D + 1)/2")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Columns:
     """The columns that the model was fitted with."""
 
@@ -88,16 +97,20 @@ class Columns:
     names: list[str] | None = optional("names of the columns of the table, in order")
     target: str | None = optional("name of the column of y")
     encoding: list[ColumnCode] | None = optional("how the columns of the table become those of X; missing: they are")
+    completion: Completion | None = optional("what a missing number may be; missing: no number may be missing")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Scaled data: x' = (x - input_mean)/input_scale for each column, y' = (y - target_mean)/target_scale."""
+    """Scaled data: x' = (x - input_mean)/input_scale for each column, y' = (t(y) - target_mean)/target_scale."""
 
     input_mean: Array = entry("subtracted from each column, in its units", shape="D")
     input_scale: Array = entry("what each column is divided by, in its units; not zero", shape="D", limit=NOT_ZERO)
     target_mean: float = entry("subtracted from y, units of y")
     target_scale: float = entry("what y is divided by, units of y; positive", limit=POSITIVE)
+    target_transform: str | None = optional(
+        "t; y itself if missing. With it, units of y are those of t(y)", words=TARGET_TRANSFORMS
+    )
 
 
 KERNEL_KINDS = (
@@ -498,6 +511,7 @@ RECORDS: tuple[type[Any], ...] = (
     Model,
     Columns,
     ColumnCode,
+    Completion,
     Scaling,
     Kernel,
     KernelNode,

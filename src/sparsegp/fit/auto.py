@@ -12,11 +12,12 @@ from sparsegp.calibration.shape_learning import calibrated_log_density
 from sparsegp.core import approximations
 from sparsegp.core.block import MemoryRows, Rows
 from sparsegp.core.predictive import Array, Gaussian
+from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.errors import InputError, SparseGPError
 from sparsegp.fit.budget import Budget, Clock
 from sparsegp.fit.kernel_choice import clear_winner
 from sparsegp.fit.pipeline import Progress, steps
-from sparsegp.fit.problem import INTERRUPTED, NoiseSpec, Problem
+from sparsegp.fit.problem import NoiseSpec, Problem
 from sparsegp.fit.scaling import Scaling
 from sparsegp.learn.trace import LearningStep
 
@@ -199,7 +200,7 @@ def _split(sample: MemoryRows, rng: np.random.Generator, options: AutoOptions) -
 
 @dataclass(frozen=True)
 class _Tried:
-    """A trial, its model, the seconds of it in which all rows were visited, and whether somebody asked to stop."""
+    """A trial, its model, the seconds of it in which all rows were visited, and whether the caller asked to stop."""
 
     trial: Trial
     progress: Progress | None = None
@@ -223,8 +224,8 @@ def _tried(
 
     def on_step(step: LearningStep) -> bool:
         nonlocal asked
-        told = replace(step, stage=f"trial of {name}")
-        asked = asked or (problem.on_step is not None and problem.on_step(told))
+        reported = replace(step, stage=f"trial of {name}")
+        asked = asked or (problem.on_step is not None and problem.on_step(reported))
         return asked
 
     last: Progress | None = None

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.calibration.calibration import Calibration
+from sparsegp.core import reasons
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block, BlockSource, MemoryRows, Rows
 from sparsegp.core.evidence import uncollapsed_objective
 from sparsegp.core.local import LocalPosterior, make_posterior
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.errors import InputError
 from sparsegp.fit import affordable, committees, dense_models, learned_noise
@@ -27,7 +29,7 @@ from sparsegp.fit.budget import Budget
 from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
-from sparsegp.fit.problem import INTERRUPTED, Problem
+from sparsegp.fit.problem import Problem
 from sparsegp.fit.start import local_start, until_interrupted
 from sparsegp.infer import anytime_run, batch, stopping
 from sparsegp.infer.anytime import Reading
@@ -114,7 +116,7 @@ def _reason(learning: list[LearningResult], budget: Budget, usual: str) -> str:
     if learning and learning[-1].reason == INTERRUPTED:
         return INTERRUPTED
     is_short = budget.remaining < 0.0 and sum(stage.evaluations for stage in learning) < 2
-    return anytime_run.TOO_SHORT if is_short else usual
+    return reasons.TOO_SHORT if is_short else usual
 
 
 def _with_learned_noise(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
@@ -360,7 +362,7 @@ class _Fit:
         self._schedule()
         if self.problem.optimizer is None and first.is_exact and not self._selects:
             return replace(first, stage=INFERENCE, error=0.0, reason=anytime_run.EXACT)
-        return replace(first, reason=anytime_run.TOO_SHORT) if self.budget.remaining < sketcher.seconds else first
+        return replace(first, reason=reasons.TOO_SHORT) if self.budget.remaining < sketcher.seconds else first
 
     def _schedule(self) -> None:
         self.next_publication = self.options.publish_ratio * self.budget.used

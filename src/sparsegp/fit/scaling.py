@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sparsegp.calibration.transform import TargetTransform, carried
+from sparsegp.core.predictive import Predictive
 from sparsegp.data import Batch, FeatureLayout, Moments
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel
@@ -16,19 +18,22 @@ from sparsegp.kernels import Kernel
 Array = NDArray[np.float64]
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-140, 1e140
+SMALLEST_INPUT = 1e-290  # lengthscales are of this size, and one over them is a number
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """x' = (x - x_mean)/x_scale, y' = (y - y_mean)/y_scale.
+    """x' = (x - x_mean)/x_scale, y' = (t(y) - y_mean)/y_scale.
 
-    Constant columns keep the scale 1, and indicators their values.
+    Constant columns keep the scale 1, and indicators their values. t is the identity where there is no `transform`;
+    where there is one, "units of y" are those of t(y), up to the forecast that `carried` gives.
     """
 
     x_mean: Array
     x_scale: Array
     y_mean: float
     y_scale: float
+    transform: TargetTransform | None = None
 
     def __post_init__(self) -> None:
         if not SMALLEST_SCALE <= self.y_scale <= LARGEST_SCALE:
@@ -37,27 +42,40 @@ class Scaling:
                 f"{SMALLEST_SCALE:g} or by more than {LARGEST_SCALE:g} cannot be squared. Give y in another unit, and "
                 "look for single targets that are far from all others."
             )
+        bad = np.flatnonzero(~np.isfinite(self.x_mean + self.x_scale))
+        if len(bad):
+            raise InputError(
+                f"Column {bad[0]} of the inputs (counted from 0) has numbers so large that their sum overflows. Give "
+                "it in another unit, or divide it by one number."
+            )
 
     @classmethod
-    def identity(cls, n_features: int) -> "Scaling":
-        return cls(np.zeros(n_features), np.ones(n_features), 0.0, 1.0)
+    def identity(cls, n_features: int, transform: TargetTransform | None = None) -> "Scaling":
+        return cls(np.zeros(n_features), np.ones(n_features), 0.0, 1.0, transform)
 
     @classmethod
-    def from_data(cls, X: Array, y: Array, weight: Array | None) -> "Scaling":
-        inputs, targets = Moments.of(X, weight), Moments.of(y[:, None], weight)
-        return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]))
+    def from_data(cls, X: Array, y: Array, weight: Array | None, transform: TargetTransform | None = None) -> "Scaling":
+        y = y if transform is None else transform.targets(y)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is no number is refused
+            inputs, targets = Moments.of(X, weight), Moments.of(y[:, None], weight)
+            return cls(inputs.mean, inputs.scale, float(targets.mean[0]), float(targets.scale[0]), transform)
 
     @classmethod
-    def of(cls, batch: Batch, *, normalize: bool, layout: FeatureLayout | None = None) -> "Scaling":
+    def of(
+        cls,
+        batch: Batch,
+        *,
+        normalize: bool,
+        layout: FeatureLayout | None = None,
+        transform: TargetTransform | None = None,
+    ) -> "Scaling":
         if not normalize:
-            largest = float(np.abs(batch.y).max(initial=0.0))
-            if largest > LARGEST_SCALE:
-                raise InputError(
-                    f"The targets are as large as {largest:g}; squares of numbers above {LARGEST_SCALE:g} overflow. "
-                    "Divide y by one number, or use normalize=True."
-                )
-            return cls.identity(batch.X.shape[1])
-        found = cls.from_data(batch.X, batch.y, batch.weight)
+            y = batch.y if transform is None else transform.targets(batch.y)
+            _require_size("The targets", y, SMALLEST_SCALE)
+            for k, column in enumerate(batch.X.T):
+                _require_size(f"The numbers in column {k} of the inputs (counted from 0)", column, SMALLEST_INPUT)
+            return cls.identity(batch.X.shape[1], transform)
+        found = cls.from_data(batch.X, batch.y, batch.weight, transform)
         return found if layout is None else found.only(layout.standardized)
 
     def only(self, standardized: Sequence[bool]) -> "Scaling":
@@ -85,8 +103,14 @@ class Scaling:
         return out
 
     def targets(self, y: Array) -> Array:
-        out: Array = (y - self.y_mean) / self.y_scale
+        z = y if self.transform is None else self.transform.targets(y)
+        out: Array = (z - self.y_mean) / self.y_scale
         return out
+
+    def carried(self, forecast: Predictive) -> Predictive:
+        """The forecast of y from that of t(y)."""
+        found: Predictive = carried(forecast, self.transform)
+        return found
 
     def raw_moments(self, mean: Tensor, cov: Tensor) -> tuple[Array, Array]:
         """Mean and variances, or covariance, of f in the user's units."""
@@ -126,3 +150,18 @@ class Scaling:
 
     def tensor(self, X: Array, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.inputs(X))).to(dtype=dtype, device=device)
+
+
+def _require_size(what: str, values: Array, smallest: float) -> None:
+    """Of numbers that nobody standardises."""
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest > LARGEST_SCALE:
+        raise InputError(
+            f"{what} are as large as {largest:g}; squares of numbers above {LARGEST_SCALE:g} overflow. Divide them by "
+            "one number, or use normalize=True."
+        )
+    if 0.0 < largest < smallest:
+        raise InputError(
+            f"{what} are all below {2.0 * largest:.1g}; it takes larger ones than {smallest:g}. Multiply them by one "
+            "number, or use normalize=True."
+        )

@@ -18,10 +18,11 @@ from sparsegp.core import inducing
 from sparsegp.core.approximations import get
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.dense import ExactPosterior
+from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.core.trend import Trend, detrended
 from sparsegp.errors import FactorizationError
 from sparsegp.fit.learning_options import LearningOptions, StartOptions
-from sparsegp.fit.problem import INTERRUPTED, Start
+from sparsegp.fit.problem import Start
 from sparsegp.fit.scaling import Scaling
 from sparsegp.kernels import Kernel, Stationary, as_kernel
 from sparsegp.kernels import get as kernel_class
@@ -126,7 +127,7 @@ def until_interrupted(learning: Callable[[], list[LearningResult]]) -> list[Lear
     try:
         return learning()
     except KeyboardInterrupt:
-        warnings.warn("Learning was interrupted: the model is that of the best hyper-parameters met.", stacklevel=2)
+        warnings.warn("Learning was interrupted: the model is that of the best hyper-parameters found.", stacklevel=2)
         return [LearningResult(float("nan"), 0, 0, 0, 0.0, INTERRUPTED, stopped=True)]
 
 

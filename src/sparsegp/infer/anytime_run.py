@@ -13,6 +13,7 @@ from sparsegp.core.block import BlockSource
 from sparsegp.core.local import LocalPosterior, make_posterior
 from sparsegp.core.posterior import InducingPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.reasons import TOO_SHORT
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.errors import InputError
 from sparsegp.infer import stopping
@@ -73,7 +74,6 @@ class Pace:
 
 
 TIME_IS_UP = "time budget used"
-TOO_SHORT = "time budget shorter than one step: one step was taken"
 ALL_STEPS = "step limit"
 ACCURATE = "sampling error below tolerance"
 EXACT = "every block was visited: the result is exact"

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import Objective
-from sparsegp.learn.trace import OUT_OF_TIME, Deadline, LearningResult, Recorder, StepCallback
+from sparsegp.learn.trace import Deadline, LearningResult, Recorder, StepCallback
 
 EPSILON = 1e-8
 

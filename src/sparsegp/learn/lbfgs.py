@@ -4,9 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import Objective
-from sparsegp.learn.trace import OUT_OF_TIME, Deadline, LearningResult, Recorder, StepCallback
+from sparsegp.learn.trace import Deadline, LearningResult, Recorder, StepCallback
 from sparsegp.parallel import one_scipy_thread
 
 CORRECTIONS = 10
@@ -23,7 +24,7 @@ def maximize(
     on_step: StepCallback | None = None,
     deadline: Deadline | None = None,
 ) -> LearningResult:
-    """Climb the objective from the given hyper-parameters, in place; they end at the best point met.
+    """Climb the objective from the given hyper-parameters, in place; they end at the best point found.
 
     An iteration that gains less than `tolerance` times max(|objective per row|, 1) per row has converged.
     """

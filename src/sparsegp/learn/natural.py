@@ -7,11 +7,12 @@ import numpy as np
 import torch
 
 from sparsegp.core.approximations import Approximation, Family
+from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.learn import stochastic
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective, Objective, require_rows
-from sparsegp.learn.trace import OUT_OF_TIME, Deadline, LearningResult, StepCallback
+from sparsegp.learn.trace import Deadline, LearningResult, StepCallback
 
 JUDGED_ROWS = 8192
 BLOCKS_PER_EPOCH, FEWEST_BLOCK_ROWS = 20, 128

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.errors import FactorizationError, InputError
 from sparsegp.learn.adam import AdamSteps
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective, Objective, require_rows
-from sparsegp.learn.trace import OUT_OF_TIME, Deadline, LearningResult, OutOfTime, Recorder, StepCallback
+from sparsegp.learn.trace import Deadline, LearningResult, OutOfTime, Recorder, StepCallback
 
 MOST_BATCH_ROWS = 10_000
 FEWEST_BATCH_ROWS = 128

@@ -111,6 +111,12 @@ class _Formula(NamedTuple):
                 "one needs its training rows, blocks, learned noise, experts or a kernel of your own to predict: fit "
                 "with approximation='vfe'."
             )
+        if record.scaling.target_transform is not None:
+            raise ModelFileError(
+                f"ONNX export gives mean and std of the target that was learned, which target_transform="
+                f"{record.scaling.target_transform!r} carries back. Fit the transformed target itself, without "
+                "target_transform, and carry the outputs back where the graph runs."
+            )
         size, total = len(values.inputs), len(values.mean)
         inner = _solved(algebra.lower(values.prior_cholesky, size), np.eye(size))
         whiten = np.eye(total)

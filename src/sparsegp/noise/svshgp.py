@@ -20,10 +20,11 @@ from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Block, Rows
 from sparsegp.core.posterior import InducingPosterior
 from sparsegp.core.prior import SparsePrior
+from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.core.trend import Trend
 from sparsegp.kernels import Kernel
 from sparsegp.learn.hyperparameters import Limits
-from sparsegp.learn.trace import OUT_OF_TIME, Deadline, LearningResult, LearningStep, StepCallback, is_over
+from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, StepCallback, is_over
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.process import NoiseProcess, limited, natural_step
 

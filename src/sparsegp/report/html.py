@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sparsegp.estimators.diagnosis import Finding
+from sparsegp.estimators.judging import Finding
 from sparsegp.report.pictures import Picture
 from sparsegp.report.verdict import Verdict
 
@@ -92,7 +92,7 @@ class Page:
 
     def html(self) -> str:
         """The page as text."""
-        kernel = f"<p>Kernel: <code>{escape(self.kernel)}</code></p>"
+        kernel = f"<p>Kernel: <code>{escape(self.kernel)}</code></p>" if self.kernel else ""
         body = "".join(
             [
                 f"<header><h1>{escape(self.title)}</h1><p>{escape(self.subtitle)}</p></header>",
@@ -104,7 +104,9 @@ class Page:
                 _section("Warnings and findings", _findings(self.findings)),
                 _section("More pictures", _figures(self.pictures)),
                 _section("What the model assumes", _bullets(self.assumptions)),
-                _section("What it learned", _table(("", "value", "meaning"), self.parameters) + kernel),
+                _section("What it learned", _table(("", "value", "meaning"), self.parameters) + kernel)
+                if self.parameters
+                else "",
                 _section("The rows", _table(COLUMN_HEADINGS, self.columns)),
                 f"<footer>{escape(self.footer)}</footer>",
             ]

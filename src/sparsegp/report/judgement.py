@@ -9,22 +9,21 @@ import numpy as np
 
 from sparsegp import metrics
 from sparsegp.core.predictive import Array
-from sparsegp.estimators.diagnosis import (
+from sparsegp.estimators.given_rows import GivenRows
+from sparsegp.estimators.importance import Importance
+from sparsegp.estimators.judging import (
     NOTICE,
     WARNING,
     Finding,
     checked_rows,
     column_names,
     diagnose,
-    scaling_of,
     share_far,
     without_names,
 )
-from sparsegp.estimators.given_rows import GivenRows
-from sparsegp.estimators.importance import Importance
 from sparsegp.estimators.segments import Honesty, Segments
 from sparsegp.report.baselines import Baselines
-from sparsegp.report.scores import scores
+from sparsegp.report.headline import scores
 from sparsegp.report.verdict import Verdict, unknowns
 
 FEWEST_ROWS = 20
@@ -99,12 +98,12 @@ def _drift(model: Any, X: Array, y: Array) -> Iterator[Finding]:
 
 def _moved_columns(model: Any, X: Array) -> Iterator[Finding]:
     """Means further away than sampling explains, in standard deviations of the training rows."""
-    if not model.normalize:
+    if model.judged.standardization is None:
         return
-    scaling = scaling_of(model)
-    moved = np.abs(X.mean(axis=0) - scaling.x_mean) / scaling.x_scale
-    chance = 4.0 * X.std(axis=0) / scaling.x_scale / math.sqrt(len(X))
-    is_number = np.array(model.fitted_.columns.layout.standardized)
+    x_mean, x_scale = model.judged.standardization
+    moved = np.abs(X.mean(axis=0) - x_mean) / x_scale
+    chance = 4.0 * X.std(axis=0) / x_scale / math.sqrt(len(X))
+    is_number = np.array(model.judged.layout.standardized)
     far = np.flatnonzero((moved > np.maximum(FAR, chance)) & is_number)
     if not far.size:
         return

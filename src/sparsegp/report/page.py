@@ -9,15 +9,19 @@ import numpy as np
 
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
-from sparsegp.estimators.diagnosis import checked_rows, column_names, without_names
 from sparsegp.estimators.importance import Importance
+from sparsegp.estimators.judging import checked_rows, column_names, without_names
 from sparsegp.estimators.segments import Segment, Segments
-from sparsegp.report import text
 from sparsegp.report.html import Page, Tile
 from sparsegp.report.judgement import Judgement, judge
 from sparsegp.report.pictures import coverage, pictures, what_matters
+from sparsegp.report.verdict import worst_part
 from sparsegp.whole_file import destination, replacing
 
+LIGHT = (
+    "This page was written without torch. It lacks the effects of the columns, what the model shows of its own noise, "
+    "lengthscales and inducing inputs, its assumptions, and what it learned: pip install 'sparsegp[fit]' for all of it."
+)
 MOST_COLUMNS = 100
 MOST_PARTS = 1000
 
@@ -53,12 +57,13 @@ def _page(
     """`seen` is the model of the numbers X that the given columns become."""
     seconds, importance = model.info_.get("seconds"), judgement.importance
     fitted = "" if seconds is None else f", fitted in {seconds:.3g} s"
+    assumptions, parameters, kernel = _about(model, seen, X, target_name)
     with without_names():
         effects = list(what_matters(model, given, y, target_name, importance))
         others = list(pictures(seen, X, y, target_name, _in_order(seen, X, importance)))
     return Page(
         title=title,
-        subtitle=f"{type(model).__name__} for {target_name}: {model.n_samples_seen_:,} training rows{fitted}; "
+        subtitle=f"{model.judged.kind} for {target_name}: {model.n_samples_seen_:,} training rows{fitted}; "
         f"judged by {len(y):,} rows with {model.n_features_in_} columns",
         verdict=judgement.verdict,
         tiles=_tiles(judgement, float(y.std())),
@@ -66,22 +71,31 @@ def _page(
         effects=effects,
         unknowns=judgement.unknowns,
         pictures=others,
-        coverage=text.worst_part(judgement.segments),
+        coverage=worst_part(judgement.segments),
         coverage_pictures=coverage(judgement.segments),
         parts=_parts(judgement.segments),
-        assumptions=text.assumptions(model),
-        parameters=text.parameters(seen, X, target_name),
-        kernel=repr(model.kernel_),
+        assumptions=assumptions,
+        parameters=parameters,
+        kernel=kernel,
         columns=_columns(X, y, column_names(seen), target_name),
         footer=f"Written by sparsegp {version('sparsegp')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
     )
+
+
+def _about(model: Any, seen: Any, X: Array, target_name: str) -> tuple[list[str], list[tuple[str, str, str]], str]:
+    """What the model assumes, what it learned, and its kernel."""
+    if model.judged.is_light:
+        return [LIGHT], [], ""
+    from sparsegp.report import text
+
+    return text.assumptions(model), text.parameters(seen, X, target_name), repr(model.kernel_)
 
 
 def _in_order(model: Any, X: Array, importance: Importance | None) -> list[int]:
     """Columns of the matrix that vary, the one that matters most first."""
     known = importance is not None and len(importance.names) == X.shape[1]
     order = importance.order if importance is not None and known else range(X.shape[1])
-    is_number = model.fitted_.columns.layout.standardized
+    is_number = model.judged.layout.standardized
     return [d for d in order if np.ptp(X[:, d]) > 0.0 and is_number[d]]
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from sparsegp import display
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_module
-from sparsegp.estimators.diagnosis import column_names, has_blocks, inducing_of
 from sparsegp.estimators.given_rows import GivenRows, known
 from sparsegp.estimators.importance import Effect, Importance
+from sparsegp.estimators.judging import column_names
 from sparsegp.estimators.segments import Segments
 
 INK = "#010203"
@@ -55,8 +55,12 @@ def what_matters(model: Any, X: Any, y: Array, target_name: str, importance: Imp
         height=_height_for(len(importance.names)),
     )
     rows = GivenRows.of(X, importance.names)
+    if model.judged.is_light:  # an effect has a band of the joint forecast
+        return
+    transform = model.judged.transform
+    how = "" if transform is None else f" (averages of {transform.name}, carried back)"
     for column in importance.sure[:MOST_EFFECTS]:
-        yield _effect(Effect.of(model, X, column), target_name, _companions(rows, column))
+        yield _effect(Effect.of(model, X, column), target_name, how, _companions(rows, column))
 
 
 def _companions(rows: GivenRows, column: int) -> str:
@@ -74,7 +78,7 @@ def _companions(rows: GivenRows, column: int) -> str:
     return f" It goes up and down with {', '.join(found[:3])}: their effects belong together, and one may undo another."
 
 
-def _effect(effect: Effect, target_name: str, companions: str) -> Picture:
+def _effect(effect: Effect, target_name: str, how: str, companions: str) -> Picture:
     def draw(ax: Any) -> None:
         shown = display.EffectDisplay(effect).plot(ax)
         (shown.ax_.set_xlabel if effect.has_levels else shown.ax_.set_ylabel)(
@@ -85,8 +89,8 @@ def _effect(effect: Effect, target_name: str, companions: str) -> Picture:
     levels = " In brackets, the share of the rows with this value." if effect.has_levels else ""
     return _picture(
         f"Effect of {effect.name}",
-        f"The average prediction of {target_name} if all rows had this value of {effect.name} and kept their other "
-        f"columns. {each} 95 % of what the model does not know of that average.{levels}{companions}",
+        f"The average prediction of {target_name}{how} if all rows had this value of {effect.name} and kept their "
+        f"other columns. {each} 95 % of what the model does not know of that average.{levels}{companions}",
         draw,
         height=_height_for(len(effect.values)) if effect.has_levels else HEIGHT,
     )
@@ -137,7 +141,7 @@ def pictures(model: Any, X: Array, y: Array, target_name: str, columns: list[int
         "19 of 20 rows between the dashed lines.",
         lambda ax: display.ResidualsDisplay.from_estimator(model, X, y, ax=ax),
     )
-    if any(stage.n_rows for stage in model.info_.get("stages", [])):
+    if not model.judged.is_light and any(stage.n_rows for stage in model.info_.get("stages", [])):
         yield _picture(
             "Learning",
             "How well each stage of learning explains its rows; the number of rows is written beside it.",
@@ -156,8 +160,8 @@ def _slice(model: Any, X: Array, y: Array, column: int, target_name: str) -> Pic
 
 def _map_caption(model: Any, n_columns: int) -> str:
     others = "" if n_columns == 2 else " Other columns are at their medians."
-    crosses = " Crosses are inducing inputs." if n_columns == 2 and inducing_of(model) is not None else ""
-    edges = " White lines are the edges of blocks." if has_blocks(model) else ""
+    crosses = " Crosses are inducing inputs." if n_columns == 2 and model.judged.inducing is not None else ""
+    edges = " White lines are the edges of blocks." if model.judged.has_blocks else ""
     return f"Mean and standard deviation of the prediction.{others}{crosses}{edges}"
 
 

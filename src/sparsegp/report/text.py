@@ -8,9 +8,9 @@ import numpy as np
 from sparsegp import kernels
 from sparsegp.core.approximations import Family
 from sparsegp.core.predictive import Array
-from sparsegp.display.relevance import column_lengthscales
-from sparsegp.estimators.diagnosis import approximation_of, column_names, knows_noise, learns_noise, scaling_of
-from sparsegp.estimators.segments import Segments
+from sparsegp.display.columns import column_lengthscales
+from sparsegp.estimators.diagnosis import approximation_of, knows_noise, learns_noise, scaling_of
+from sparsegp.estimators.judging import column_names
 
 SMOOTHNESS: dict[type[kernels.Kernel], str] = {
     kernels.SquaredExponential: "very smooth, without kinks or jumps",
@@ -27,16 +27,25 @@ def assumptions(model: Any) -> list[str]:
     smooth = SMOOTHNESS.get(type(kernel))
     shape = f"The function is {smooth}" if smooth else f"The function varies as the kernel {kernel!r} says"
     stationary = isinstance(kernel, kernels.Stationary)
+    transform = scaling_of(model).transform
+    target = "A target" if transform is None else f"{transform.name} of a target"
     return [
-        "A target is a function of the columns plus noise, and the function is one draw of a Gaussian process.",
+        f"{target} is a function of the columns plus noise, and the function is one draw of a Gaussian process.",
         f"{shape}{', and it changes equally fast everywhere' if stationary else ''}.",
         _about_noise(model),
         "Rows are independent of each other once the function is known: errors that persist from row to row are not "
         "part of the model.",
-        f"Far from all rows, predictions return to {scaling_of(model).y_mean:.4g} with a wide interval.",
+        f"Far from all rows, predictions return to {_far_away(model):.4g} with a wide interval.",
         _about_approximation(model),
         *_about_rows(model),
     ]
+
+
+def _far_away(model: Any) -> float:
+    """The median there."""
+    scaling = scaling_of(model)
+    middle = scaling.y_mean
+    return middle if scaling.transform is None else float(scaling.transform.inverse(np.array(middle)))
 
 
 def _about_noise(model: Any) -> str:
@@ -71,22 +80,10 @@ def _about_approximation(model: Any) -> str:
     return f"All rows are summarised by {m} inducing inputs ({approx.name}): detail finer than their spacing is lost."
 
 
-def worst_part(segments: Segments) -> str:
-    """Where the intervals fail most clearly, or that they fail nowhere."""
-    worst, n_tested = segments.worst, len(segments.tested)
-    if not n_tested:
-        return "There are too few rows to say where the intervals hold and where they do not."
-    if worst is None:
-        return f"In all {n_tested} parts the share of rows inside is what chance allows."
-    much = "too few" if worst.is_narrow else "more than promised"
-    return (
-        f"The worst part is {worst.name}: {worst.coverage:.1%} of its {worst.n_rows:,} rows are inside, {much}. "
-        f"{len(segments.failing)} of {n_tested} parts fail, allowing for their number."
-    )
-
-
 def parameters(model: Any, X: Array, target_name: str) -> list[tuple[str, str, str]]:
     """What was learned: name, value in the units of the data, what it means."""
+    transform = scaling_of(model).transform
+    target_name = target_name if transform is None else f"{transform.name}({target_name})"
     rows = [("Noise", f"{math.sqrt(model.noise_var_):.4g}", f"standard deviation of {target_name} around the function")]
     kernel = model.kernel_
     if isinstance(kernel, kernels.Stationary):

@@ -133,3 +133,17 @@ def _about_the_far(far: float) -> str:
     if far == 0.0:
         return "None of these rows is far from what it has seen."
     return f"{far:.1%} of these rows are far from what it has seen: there it knows hardly more than before the fit."
+
+
+def worst_part(segments: Segments) -> str:
+    """Where the intervals fail most clearly, or that they fail nowhere."""
+    worst, n_tested = segments.worst, len(segments.tested)
+    if not n_tested:
+        return "There are too few rows to say where the intervals hold and where they do not."
+    if worst is None:
+        return f"In all {n_tested} parts the share of rows inside is what chance allows."
+    much = "too few" if worst.is_narrow else "more than promised"
+    return (
+        f"The worst part is {worst.name}: {worst.coverage:.1%} of its {worst.n_rows:,} rows are inside, {much}. "
+        f"{len(segments.failing)} of {n_tested} parts fail, allowing for their number."
+    )

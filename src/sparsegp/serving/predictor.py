@@ -2,23 +2,36 @@
 
 import math
 import os
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsegp import memory
 from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
+from sparsegp.calibration.transform import TargetTransform, Transformed, carried, named
+from sparsegp.core.interleaved import Interleaved
+from sparsegp.data.completion import N_DRAWS, Completed, Completion
 from sparsegp.data.encoding import Encoding
 from sparsegp.data.inputs import InputColumns
+from sparsegp.data.layout import FeatureLayout
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files import calibration_parts, model_file
-from sparsegp.files.column_codes import restore_encoding
-from sparsegp.files.schema import SPARSE, Kernel, Model, Scaling
+from sparsegp.files.column_codes import restore_completion, restore_encoding
+from sparsegp.files.schema import COMMITTEE, LEARNED_NOISE, SPARSE, Kernel, Model, Scaling
 from sparsegp.serving import covariance, posteriors
 from sparsegp.serving.covariance import Array
 from sparsegp.serving.posteriors import Posterior
+
+ESTIMATORS = {
+    SPARSE: "SparseGPRegressor",
+    LEARNED_NOISE: "HeteroscedasticGPRegressor",
+    COMMITTEE: "CommitteeGPRegressor",
+}
+_HALVINGS = 100
+"""Of a bracket of a quantile: by then its ends are neighbours in double precision."""
 
 
 def load(path: str | os.PathLike[str]) -> "Predictor":
@@ -84,8 +97,9 @@ def _is_light(model: Model) -> bool:
 
 def _tried_out(found: "Predictor", rows: Array) -> "Predictor":
     """A file that loads predicts: rows of its own, so that parts that do not fit together are found here."""
-    mean, var = found._both(rows)
-    std = found._units(rows, mean, var)
+    scaled = found._scaled(rows)
+    mean, var = found._both(scaled)
+    std = found._units(scaled, mean, var)
     if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
         raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
     return found
@@ -106,6 +120,12 @@ def _finite(values: Array) -> Array:
     return values
 
 
+def _without_gaps(rows: Array) -> Array:
+    if not np.isfinite(rows).all():
+        raise InputError("X has values that are not finite (NaN or infinity): fill or drop those rows first.")
+    return rows
+
+
 def _require_coverage(coverage: float) -> None:
     if not 0.0 < coverage < 1.0:
         raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
@@ -118,9 +138,17 @@ def _checked_levels(q: Any) -> Array:
     return levels
 
 
+class Parts(NamedTuple):
+    """sum_j weight_j N(location_j, var_j) at each of some rows: weight is [parts], the others are [rows, parts]."""
+
+    location: Array
+    var: Array
+    weight: Array
+
+
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """y = mean + unit r at each row, r ~ shape; `f_std` is that of the noise-free function."""
+    """y = mean + unit r at each row, r ~ shape; `f_std` is what is epistemic of its std."""
 
     mean: Array
     f_std: Array
@@ -131,6 +159,17 @@ class Forecast:
     def std(self) -> Array:
         std: Array = math.sqrt(self.shape.var) * self.unit
         return std
+
+    @property
+    def noise_std(self) -> Array:
+        """Standard deviation of the noise: what f leaves of that of y."""
+        noise_std: Array = np.sqrt(np.maximum(self.std**2 - self.f_std**2, 0.0))
+        return noise_std
+
+    def parts(self, rows: slice) -> Parts:
+        """The distribution at some of the rows as a mixture of Gaussians."""
+        unit, shape = self.unit[rows, None], self.shape
+        return Parts(self.mean[rows, None] + unit * shape.location, (unit * shape.width) ** 2, shape.weight)
 
     def interval(self, coverage: float) -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds y with probability `coverage`."""
@@ -166,6 +205,94 @@ class Forecast:
 
 
 @dataclass(frozen=True, eq=False)
+class DrawnForecast:
+    """The average of forecasts of what a row may be: `base` has `n_draws` of each row, one after another."""
+
+    base: Forecast
+    n_draws: int
+
+    @property
+    def mean(self) -> Array:
+        mean: Array = self._lines(self.base.mean).mean(axis=1)
+        return mean
+
+    @property
+    def std(self) -> Array:
+        return self._with_spread(self.base.std)
+
+    @property
+    def f_std(self) -> Array:
+        return self._with_spread(self.base.f_std)
+
+    def interval(self, coverage: float) -> tuple[Array, Array]:
+        _require_coverage(coverage)
+        ends = self.quantiles([0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
+        return ends[:, 0], ends[:, 1]
+
+    def quantiles(self, q: Any) -> Array:
+        """By bisection between the least and the largest quantile of what the row may be."""
+        levels = _checked_levels(q)
+        ends = self.base.quantiles(levels).reshape(-1, self.n_draws, len(levels))
+        found = [self._quantile(level, *ends[:, :, k].T) for k, level in enumerate(levels)]
+        return np.column_stack(found)
+
+    def parts(self, rows: slice) -> Parts:
+        """Those of all draws of a row, side by side."""
+        start, stop, _ = rows.indices(len(self.base.mean) // self.n_draws)
+        location, var, weight = self.base.parts(slice(start * self.n_draws, stop * self.n_draws))
+        shape = stop - start, -1
+        return Parts(location.reshape(shape), var.reshape(shape), np.tile(weight, self.n_draws) / self.n_draws)
+
+    def _quantile(self, level: float, *of_draws: Array) -> Array:
+        low, high = np.min(of_draws, axis=0), np.max(of_draws, axis=0)
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            below = self.cdf(middle) < level
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        quantile: Array = 0.5 * (low + high)
+        return quantile
+
+    def log_density(self, y: Any) -> Array:
+        each = self._lines(self.base.log_density(self._repeated(y)))
+        most = each.max(axis=1)
+        density: Array = most + np.log(np.exp(each - most[:, None]).mean(axis=1))
+        return density
+
+    def cdf(self, y: Any) -> Array:
+        below: Array = self._lines(self.base.cdf(self._repeated(y))).mean(axis=1)
+        return below
+
+    def crps(self, y: Any) -> Array:
+        """E|Y - y| - E|Y - Y'|/2, where Y and Y' may come from different draws."""
+        target = np.asarray(y, dtype=np.float64).ravel()
+        shape, base = self.base.shape, self.base
+        centres = base.mean[:, None] + base.unit[:, None] * shape.location
+        widths = base.unit[:, None] * shape.width
+        weight = np.tile(shape.weight, self.n_draws) / self.n_draws
+        out = np.empty(len(target))
+        for k, (centre, width) in enumerate(zip(self._lines(centres), self._lines(widths), strict=True)):
+            row = Shape(weight, centre.ravel(), width.ravel())
+            out[k] = row.crps(target[k : k + 1])[0]
+        return out
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        draws = self._lines(self.base.sample(n, rng))
+        chosen = rng.integers(self.n_draws, size=(len(draws), 1, n))
+        sample: Array = np.take_along_axis(draws, chosen, axis=1)[:, 0]
+        return sample
+
+    def _lines(self, values: Array) -> Array:
+        return values.reshape(-1, self.n_draws, *values.shape[1:])
+
+    def _repeated(self, y: Any) -> Array:
+        return np.repeat(np.asarray(y, dtype=np.float64).ravel(), self.n_draws)
+
+    def _with_spread(self, std: Array) -> Array:
+        spread: Array = np.sqrt(self._lines(std**2).mean(axis=1) + self._lines(self.base.mean).var(axis=1))
+        return spread
+
+
+@dataclass(frozen=True, eq=False)
 class Predictor:
     """What a saved model says of new rows.
 
@@ -185,6 +312,12 @@ class Predictor:
     _shape: Shape = field(repr=False)
     _scale: LocalScale | None = field(repr=False)
     _encoding: Encoding | None = field(repr=False)
+    _completion: Completion | None = field(repr=False)
+    info_: dict[str, Any] = field(repr=False)
+    """How the model came about."""
+    _kind: str = field(repr=False)
+    _normalize: bool = field(repr=False)
+    _origin: Encoding | None = field(repr=False, default=None)
 
     @classmethod
     def _of(cls, model: Model) -> "Predictor":
@@ -204,6 +337,10 @@ class Predictor:
             _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
             _scale=_restored_scale(model),
             _encoding=encoding,
+            _completion=restore_completion(model.columns.completion, model.columns.count),
+            info_={**model.info, "stages": model.learning or []},
+            _kind=ESTIMATORS[model.estimator or model.kind],
+            _normalize=bool(model.parameters.get("normalize", True)),
         )
 
     @property
@@ -211,7 +348,32 @@ class Predictor:
         """How the columns of a table become numbers; None where they are numbers."""
         return self._encoding
 
-    def forecast(self, X: Any) -> "Forecast":
+    @property
+    def judged(self) -> "JudgedPredictor":
+        """What reports ask of the model besides its forecasts."""
+        return JudgedPredictor(self)
+
+    def of_numbers(self) -> "Predictor":
+        """The same model, of the numbers that its columns become: what looks at it sees one column for each.
+
+        Returns
+        -------
+        Predictor
+            A copy whose columns are these numbers. The model itself if its columns are numbers already.
+        """
+        if self._encoding is None:
+            return self
+        labels = list(self._encoding.labels)
+        return replace(
+            self, n_features_in_=len(labels), feature_names_in_=labels, _encoding=None, _origin=self._encoding
+        )
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether rows may have gaps."""
+        return self._encoding is not None or self._completion is not None
+
+    def forecast(self, X: Any) -> "Forecast | DrawnForecast | Transformed | Interleaved":
         """The distribution of y at each row of X, as one object.
 
         All answers come from a single pass over the rows.
@@ -231,9 +393,21 @@ class Predictor:
         InputError
             If X cannot be used.
         """
-        rows = self._checked(X)
-        mean, var = self._both(rows)
-        return Forecast(mean, np.sqrt(var), self._units(rows, mean, var), self._shape)
+        rows, transform = self._completed(X), self._transform
+        found: Forecast | DrawnForecast | Transformed | Interleaved
+        if rows.is_complete:
+            found = carried(self._forecast(rows.whole), transform)
+            return found
+        found = carried(DrawnForecast(self._forecast(rows.drawn), N_DRAWS), transform)
+        if len(rows.whole):
+            found = Interleaved(carried(self._forecast(rows.whole), transform), found, rows.is_whole)
+        return found
+
+    def _forecast(self, scaled: Array) -> Forecast:
+        """Of the target that the model learned, before it is carried back to y."""
+        mean, var = self._both(scaled)
+        unit = self._units(scaled, mean, var)
+        return Forecast(mean, np.minimum(np.sqrt(var), math.sqrt(self._shape.var) * unit), unit, self._shape)
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
         """Mean of y at the rows of X, and its standard deviation on request.
@@ -245,7 +419,7 @@ class Predictor:
         return_std : bool, default=False
             Also return the standard deviation of each row.
         latent : bool, default=False
-            Predict the noise-free function f instead of y.
+            Predict the noise-free function f instead of y, on the transformed scale if there is a `target_transform`.
 
         Returns
         -------
@@ -259,11 +433,13 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
-        if not return_std:
-            scaled = self._posterior.mean(self._scaled(self._checked(X)))
-            return _finite(scaled * self._scaling.target_scale + self._scaling.target_mean)
+        rows = self._completed(X) if latent or self._transform is None else None
+        if rows is not None and not return_std:
+            return rows.pooled(self._mean(rows.whole), self._mean(rows.drawn))
+        if rows is not None and latent:
+            return self._latent(rows)
         found = self.forecast(X)
-        return found.mean, found.f_std if latent else found.std
+        return (found.mean, found.std) if return_std else found.mean
 
     def predict_interval(self, X: Any, coverage: float = 0.95) -> tuple[Array, Array]:
         """The central interval that holds y with a given probability.
@@ -403,11 +579,28 @@ class Predictor:
         """
         return self.forecast(X).sample(n_samples, np.random.default_rng(random_state))
 
-    def _both(self, rows: Array) -> tuple[Array, Array]:
-        """Mean and variance of f, in units of y."""
+    @property
+    def _transform(self) -> TargetTransform | None:
+        return named(self._scaling.target_transform)
+
+    def _latent(self, rows: Completed) -> tuple[Array, Array]:
+        """Mean and standard deviation of f; what the gaps of a row leave open is of f."""
+        mean, var = self._both(np.concatenate([rows.whole, rows.drawn]))
+        own, drawn = mean[: len(rows.whole)], mean[len(rows.whole) :]
+        pooled = rows.pooled(own, drawn)
+        spread = rows.pooled(np.zeros(len(own)), drawn**2) - np.where(rows.is_whole, 0.0, pooled**2)
+        return pooled, np.sqrt(rows.pooled(var[: len(own)], var[len(own) :]) + np.maximum(spread, 0.0))
+
+    def _mean(self, scaled: Array) -> Array:
+        if not len(scaled):
+            return np.empty(0)
+        return _finite(self._posterior.mean(scaled) * self._scaling.target_scale + self._scaling.target_mean)
+
+    def _both(self, scaled: Array) -> tuple[Array, Array]:
+        """Mean and variance of f at scaled rows, in units of y or of the transformed target."""
         scale = self._scaling.target_scale
         with np.errstate(over="ignore", invalid="ignore"):  # _finite looks at what comes of it
-            mean, var = self._posterior.moments(self._scaled(rows))
+            mean, var = self._posterior.moments(scaled)
             return _finite(mean * scale + self._scaling.target_mean), _finite(var * np.square(scale))
 
     def _units(self, rows: Array, mean: Array, var: Array) -> Array:
@@ -417,19 +610,21 @@ class Predictor:
             return std
         scaling = self._scaling
         scaled = (mean - scaling.target_mean) / scaling.target_scale
-        unit: Array = std * self._scale.at(self._scaled(rows), scaled, std / scaling.target_scale)
+        unit: Array = std * self._scale.at(rows, scaled, std / scaling.target_scale)
         return unit
 
     def _scaled(self, rows: Array) -> Array:
         scaled: Array = (rows - self._scaling.input_mean) / self._scaling.input_scale
         return scaled
 
-    def _checked(self, X: Any) -> Array:
+    def _completed(self, X: Any) -> Completed:
+        """Scaled rows; those with gaps as what they may be."""
         columns = InputColumns(self.feature_names_in_, self._encoding, self.target_name_in_)
         rows = columns.matrix(X) if columns.takes(X) else self._numbers(X)
-        if not np.isfinite(rows).all():
-            raise InputError("X has values that are not finite (NaN or infinity): fill or drop those rows first.")
-        return rows
+        if self._completion is not None and not np.isinf(rows).any():
+            columns.say_missing(rows)
+            return self._completion.completed(self._scaled(rows))
+        return Completed.of_whole(self._scaled(_without_gaps(rows)))
 
     def _numbers(self, X: Any) -> Array:
         """A matrix without names."""
@@ -443,3 +638,54 @@ class Predictor:
         if rows.ndim != 2 or rows.shape[1] != self.n_features_in_:
             raise InputError(f"X must be a matrix with {self.n_features_in_} columns; got the shape {rows.shape}.")
         return rows if self._encoding is None else self._encoding.of_matrix(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedPredictor:
+    """What a model without torch says of itself to those who judge it: what its forecasts need, and no more."""
+
+    model: Predictor
+    is_light: bool = True
+    inducing: None = None
+    has_blocks: bool = False
+
+    @property
+    def kind(self) -> str:
+        return self.model._kind
+
+    @property
+    def origin(self) -> Encoding | None:
+        return self.model._origin
+
+    @property
+    def layout(self) -> FeatureLayout:
+        known = self.model._encoding or self.model._origin
+        return FeatureLayout.plain(self.model.n_features_in_) if known is None else known.layout
+
+    @property
+    def transform(self) -> TargetTransform | None:
+        return self.model._transform
+
+    @property
+    def standardization(self) -> tuple[Array, Array] | None:
+        scaling = self.model._scaling
+        return (scaling.input_mean, scaling.input_scale) if self.model._normalize else None
+
+    def matrix(self, X: Any) -> Array:
+        model = self.model
+        columns = InputColumns(model.feature_names_in_, model._encoding, model.target_name_in_)
+        return _without_gaps(columns.matrix(X) if columns.takes(X) else model._numbers(X))
+
+    def prior_std(self, X: Array) -> Array:
+        var = covariance.diagonal(self.model._kernel, self.model._scaled(X))
+        std: Array = self.model._scaling.target_scale * np.sqrt(var)
+        return std
+
+    def blocks_at(self, X: Array) -> None:
+        return None
+
+    def findings(self, case: Any) -> Iterator[Any]:
+        return iter(())
+
+    def findings_of_forecasts(self, case: Any) -> Iterator[Any]:
+        return iter(())
