@@ -50,7 +50,7 @@ def growth_table(document: dict[str, Any]) -> str:
     heading = (
         f"D = {problem['n_features']}, M = {problem['n_inducing']}, pic in blocks of {problem['block_rows']} rows; "
     )
-    table = markdown_table(["", "rows", *growth.MEASURES.values()], growth.rows_of_table(document))
+    table = markdown_table(["", "rows", "predicted", *growth.MEASURES.values()], growth.rows_of_table(document))
     return heading + machine_line(document["machine"]) + "\n" + table
 
 

@@ -12,15 +12,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.jobs import read_job, write_result
+from benchmarks.jobs import Arrays, read_job, write_result
 
 
-def fit(options: dict[str, Any], model_file: Path) -> dict[str, Any]:
-    from sparsegp import SparseGPRegressor
+def fit(problem: Arrays, options: dict[str, Any], model_file: Path) -> dict[str, Any]:
+    from sparsegp import SparseGPRegressor, kernels
 
     started = time.perf_counter()
-    named = {name: options[name] for name in ("approximation", "n_inducing", "n_blocks")}
-    model = SparseGPRegressor(kernel="se", random_state=0, **named)
+    kernel = kernels.SquaredExponential(variance=float(problem["variance"]), lengthscales=problem["lengthscales"])
+    given = {"kernel": kernel, "noise_var": float(problem["noise_var"]), "optimizer": None, "random_state": 0}
+    model = SparseGPRegressor(**given, **{name: options[name] for name in ("approximation", "n_inducing", "n_blocks")})
     model.fit(Path(options["folder"]) / "rows", target="y")
     seconds = time.perf_counter() - started
     model.save(model_file)
@@ -31,10 +32,10 @@ def fit(options: dict[str, Any], model_file: Path) -> dict[str, Any]:
     }
 
 
-def predict(options: dict[str, Any], model_file: Path) -> dict[str, Any]:
+def predict(_: Arrays, options: dict[str, Any], model_file: Path) -> dict[str, Any]:
     """The command as a process: start, loading and writing included."""
     folder = Path(options["folder"])
-    command = [sys.executable, "-m", "sparsegp.cli", "predict", str(model_file), str(folder / "rows")]
+    command = [sys.executable, "-m", "sparsegp.cli", "predict", str(model_file), str(folder / "new")]
     started = time.perf_counter()
     subprocess.run([*command, "--output", str(folder / "predicted.parquet")], check=True, capture_output=True)
     return {
@@ -44,9 +45,9 @@ def predict(options: dict[str, Any], model_file: Path) -> dict[str, Any]:
 
 
 def main(folder: str) -> None:
-    _, options = read_job(folder)
+    problem, options = read_job(folder)
     model_file = Path(options["folder"]) / f"{options['approximation']}.sgp"
-    write_result(folder, {"fit": fit, "predict": predict}[options["work"]](options, model_file))
+    write_result(folder, {"fit": fit, "predict": predict}[options["work"]](problem, options, model_file))
 
 
 if __name__ == "__main__":
