@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, parallel
 from sparsegp.committee.aggregation import Moments
 from sparsegp.committee.influence import InfluenceBound, dense_bound, sparse_bound
 from sparsegp.core import inducing, partition
@@ -142,8 +142,9 @@ class GaussianExpert:
         """What the expert's own rows say beyond the common ones."""
         assert isinstance(self.posterior, ExactPosterior)
         n, C = self._n_common, self.posterior.C.factor
-        inverse = linalg.InverseLower.of(C[n:, n:])
-        return Beyond(self.posterior.kernel.onto(self.posterior.X[n:]), inverse.whiten(C[n:, :n].mT).mT, inverse)
+        with parallel.same_digits():
+            inverse = linalg.InverseLower.of(C[n:, n:])
+            return Beyond(self.posterior.kernel.onto(self.posterior.X[n:]), inverse.whiten(C[n:, :n].mT).mT, inverse)
 
     def common_part(self, X: Tensor) -> CommonPart | None:
         if not isinstance(self.posterior, ExactPosterior):
