@@ -85,7 +85,7 @@ def _is_light(model: Model) -> bool:
 def _tried_out(found: "Predictor", rows: Array) -> "Predictor":
     """A file that loads predicts: rows of its own, so that parts that do not fit together are found here."""
     mean, var = found._both(rows)
-    std = found._units(rows, mean, var)
+    std = found._units(rows, mean, var) * math.sqrt(found._shape.var)
     if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
         raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
     return found
