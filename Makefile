@@ -38,17 +38,17 @@ demo: $(STAMP)  ## real flights: fit under a budget, evaluate, update with new r
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)  ## the test suite without the slow experiments
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n logical --dist worksteal
 
 test-all: $(STAMP)  ## everything, the slow experiments included
-	$(BIN)/python -m pytest -n auto --dist worksteal -m ''
+	$(BIN)/python -m pytest -n logical --dist worksteal -m ''
 
 test-lowest:  ## the test suite with the lowest versions of all dependencies (constraints-lowest.txt)
 	test -x $(LOWEST_VENV)/bin/python || $(PYTHON) -m venv $(LOWEST_VENV)
 	$(call install-torch,$(LOWEST_VENV)/bin/python)
 	$(LOWEST_VENV)/bin/python $(INSTALL) -c constraints-lowest.txt -e '.[dask,plot,fit]' \
 		hypothesis pandas polars psutil pytest pytest-xdist pyyaml
-	$(LOWEST_VENV)/bin/python -m pytest -n auto --dist worksteal
+	$(LOWEST_VENV)/bin/python -m pytest -n logical --dist worksteal
 
 test-bare:  ## what works without torch, in an environment that has none
 	test -x $(BARE_VENV)/bin/python || $(PYTHON) -m venv $(BARE_VENV)

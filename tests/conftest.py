@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from problems import FEW_ROUNDS
 from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit.learning_options import LearningOptions
-from sparsegp.learn.neighbourhoods import Rounds
 from sparsegp.learn.schedules import Schedule, Schedules
 
 # Test processes run side by side; a pool of threads in each would only fight for the cores.
@@ -56,6 +57,12 @@ def one_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Estimator, "fit_options", replace(before, kernel=kernel))
 
 
+@pytest.fixture(autouse=True)
+def own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget counts the work of this process, whatever else the machine has to do."""
+    monkeypatch.setattr(Estimator, "fit_options", replace(Estimator.fit_options, clock=time.process_time))
+
+
 @pytest.fixture
 def every_kernel() -> None:
     """kernel="auto" compares the kernels that it compares for users."""
@@ -78,7 +85,7 @@ def brief_learning(options: Any) -> None:
         learning={
             "schedules": both_brief(usual.schedules),
             "noise_schedules": both_brief(usual.noise_schedules),
-            "rounds": Rounds(counts=(3,), n_rows=100, iterations=2, n_judged=40, n_neighbours=40),
+            "rounds": replace(FEW_ROUNDS, counts=(3,), iterations=2, n_judged=40, opening_iterations=2),
             "start": replace(usual.start, quick=brief(usual.start.quick)),
             "committee": replace(
                 usual.committee,
@@ -91,8 +98,7 @@ def brief_learning(options: Any) -> None:
 @pytest.fixture
 def short_start(options: Any) -> None:
     """A start from few and small neighbourhoods, for tests of what comes after it."""
-    few = Rounds(counts=(3, 3), n_rows=100, iterations=20, n_judged=60, n_neighbours=40)
-    options(learning={"rounds": few})
+    options(learning={"rounds": FEW_ROUNDS})
 
 
 PATIENT = {
@@ -101,13 +107,21 @@ PATIENT = {
     "distributed.nanny.environ.OMP_NUM_THREADS": 1,
     "distributed.scheduler.worker-ttl": None,
 }
+# A cluster that waits for its next test looks after itself fifty times a second by default.
+CALM = {
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.tick.cycle": "5s",
+    "distributed.admin.system-monitor.interval": "5s",
+    "distributed.worker.memory.monitor-interval": "1s",
+    "distributed.worker.profile.enabled": False,
+}
 
 
 @pytest.fixture(scope="session")
 def dask_client() -> Iterator[Any]:
     """Of a cluster with two worker processes, the same for all tests."""
     dask, distributed = pytest.importorskip("dask"), pytest.importorskip("distributed")
-    with dask.config.set(PATIENT):
+    with dask.config.set(PATIENT | CALM):
         cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0")
         with cluster, distributed.Client(cluster, set_as_default=False) as client:
             yield client

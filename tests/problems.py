@@ -23,6 +23,7 @@ from sparsegp.core.trend import Trend
 from sparsegp.infer import batch
 from sparsegp.kernels import Kernel
 from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.neighbourhoods import Rounds
 from sparsegp.testing import oracle
 
 POWER = 0.4
@@ -34,6 +35,17 @@ COMBINATIONS: Mapping[str, Mapping[str, float]] = {
     "all shapes": {"dtc": 0.2, "fitc": 0.3, "pitc": 0.5},
 }
 BLOCK_SIZES = (9, 1, 6, 4)
+# A start from few and small neighbourhoods, with all the parts that it has for users.
+FEW_ROUNDS = Rounds(
+    counts=(3, 3),
+    n_rows=100,
+    iterations=20,
+    n_judged=60,
+    n_neighbours=40,
+    opening_count=3,
+    opening_rows=60,
+    opening_iterations=10,
+)
 
 Results = tuple[Any, ...]
 

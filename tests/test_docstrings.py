@@ -23,7 +23,7 @@ FUNCTIONS += [testing.check_kernel, testing.check_approximation, testing.check_e
 FUNCTIONS += [
     function
     for name, function in inspect.getmembers(sparsegp.metrics, inspect.isfunction)
-    if function.__module__ == "sparsegp.metrics" and not name.startswith("_")
+    if function.__module__.startswith("sparsegp.metrics.") and not name.startswith("_")
 ]
 KERNELS = [getattr(sparsegp.kernels, name) for name in sparsegp.kernels.__all__ if name[0].isupper()]
 OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

@@ -1,16 +1,10 @@
-"""Threads and executors: order, homes by cost, one BLAS thread each, errors passed on, and workers that die."""
+"""Threads and executors: order, homes by cost, one BLAS thread each, errors passed on."""
 
 from __future__ import annotations
 
-import gc
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -25,7 +19,7 @@ from threadpoolctl import threadpool_info
 from sparsegp import parallel
 from sparsegp.core.block import Block
 from sparsegp.errors import FactorizationError, InputError, SparseGPError
-from sparsegp.parallel import Placed, Processes, Serial, Threads, homes_by_cost, largest_first, n_workers
+from sparsegp.parallel import Placed, Threads, homes_by_cost, largest_first, n_workers
 from sparsegp.testing import check_executor
 
 # Threads of the hot loops
@@ -141,24 +135,9 @@ def test_what_is_begun_last_is_smallest(costs: list[float]) -> None:
 # All executors
 
 
-@pytest.fixture(scope="module")
-def two_processes() -> Iterator[Processes]:
-    with Processes(2) as executor:
-        yield executor
-
-
-@pytest.mark.parametrize("executor", [Serial(), Threads(1), Threads(2), Threads(5), Threads()], ids=str)
+@pytest.mark.parametrize("executor", [Threads(1), Threads(2), Threads(5), Threads()], ids=str)
 def test_executors_of_this_process_conform(executor: parallel.Executor) -> None:
     check_executor(executor)
-
-
-def test_processes_conform(two_processes: Processes) -> None:
-    check_executor(two_processes)
-
-
-def test_one_process_conforms() -> None:
-    with Processes(1) as executor:
-        check_executor(executor)
 
 
 class Changed:
@@ -301,139 +280,3 @@ def test_after_an_error_nobody_begins_another_item() -> None:
     with pytest.raises(FactorizationError):
         _map(work, range(20), 2)
     assert len(begun) < 5
-
-
-# Processes
-
-
-def _process(item: Any) -> int:
-    return os.getpid()
-
-
-def _slow_process(seconds: float) -> int:
-    time.sleep(seconds)
-    return os.getpid()
-
-
-def _stay(item: Any, *given: Any) -> tuple[Any, int]:
-    return item, os.getpid()
-
-
-def test_an_item_stays_in_its_process_and_costs_are_divided(two_processes: Processes) -> None:
-    placed = two_processes.place(list(range(4)), [5.0, 1.0, 2.0, 2.0])
-    stepped, first = two_processes.step(_stay, placed)
-    assert first[1] == first[2] == first[3] != first[0]
-    again, second = two_processes.step(_stay, stepped)
-    assert second == first
-    assert two_processes.map(_process, again) == first
-    beside = two_processes.place(["large", "small"], [7.0, 1.0], beside=again)
-    assert two_processes.step(_stay, beside)[1] == [*first, first[0], first[1]]
-
-
-def test_a_process_that_is_done_takes_over_what_waits(two_processes: Processes) -> None:
-    # Costs that mislead: by them one process has the four slow ones.
-    placed = two_processes.place([0.4] * 4 + [0.0], [1.0] * 4 + [4.0])
-    homes = two_processes.step(_stay, placed)[1]
-    assert len(set(homes[:4])) == 1
-    assert len(set(two_processes.map(_slow_process, placed)[:4])) == 2
-
-
-def test_processes_have_one_thread_each(two_processes: Processes) -> None:
-    assert set(two_processes.map(_n_threads, two_processes.place(range(4)))) == {1}
-
-
-def _n_threads(item: Any) -> int:
-    return torch.get_num_threads()
-
-
-def test_a_process_keeps_its_items_however_large_they_are(two_processes: Processes) -> None:
-    """loky replaces processes that have grown by 300 MB, unless told not to."""
-    placed, before = two_processes.step(_grow, two_processes.place(range(2)), 400 * 2**20)
-    time.sleep(1.5)
-    assert two_processes.map(_process, placed) == before
-
-
-def _grow(item: Any, n_bytes: int) -> tuple[Any, int]:
-    return np.ones(n_bytes // 8), os.getpid()
-
-
-def test_items_that_nobody_has_are_forgotten(two_processes: Processes) -> None:
-    gc.collect()
-    two_processes.map(_n_held, two_processes.place(range(2)))
-    before = two_processes.map(_n_held, two_processes.place(range(2)))
-    placed = two_processes.place(range(2))
-    for _ in range(10):
-        placed, _ = two_processes.step(_stay, placed)
-    gc.collect()
-    now = two_processes.map(_n_held, placed)
-    assert all(count <= start + 1 for count, start in zip(now, before, strict=True))
-
-
-def _n_held(item: Any) -> int:
-    return len(parallel._held)
-
-
-def test_a_process_that_dies_is_said_to_have() -> None:
-    with Processes(1) as executor:
-        placed = executor.place([1])
-        for ask in (executor.map, executor.step):
-            with pytest.raises(SparseGPError, match="backend='threads'"):
-                ask(_die, placed)
-        with pytest.raises(SparseGPError, match="backend='threads'"):
-            executor.place([2])
-
-
-def _die(item: Any) -> None:
-    os._exit(1)
-
-
-def test_processes_end_with_a_parent_that_was_killed(tmp_path: Any) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(
-        textwrap.dedent("""
-            import os, time
-            from sparsegp.parallel import Processes
-
-            def process(item):
-                return os.getpid()
-
-            if __name__ == "__main__":
-                executor = Processes(1)
-                print(*executor.map(process, executor.place([0])), flush=True)
-                time.sleep(600)
-        """)
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        parent.kill()
-    deadline = time.monotonic() + 10 * parallel.PARENT_SECONDS
-    while _is_running(child) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not _is_running(child)
-
-
-def _is_running(process: int) -> bool:
-    with suppress(OSError):
-        os.kill(process, 0)
-        status = open(f"/proc/{process}/stat").read() if sys.platform == "linux" else ""  # noqa: SIM115, PTH123
-        return status.rpartition(")")[2].split()[:1] != ["Z"]
-    return False
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is no signal to a process there")
-def test_an_interrupt_ends_the_wait_and_leaves_the_processes(two_processes: Processes) -> None:
-    placed = two_processes.place([1.0, 1.0])
-    before = two_processes.map(_process, placed)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        two_processes.step(_sleep, placed)
-    timer.join()
-    assert two_processes.map(_process, placed) == before
-
-
-def _sleep(seconds: float) -> tuple[float, None]:
-    time.sleep(seconds)
-    return seconds, None

@@ -58,12 +58,12 @@ def suits(*operands: Tensor) -> bool:
     )
 
 
-def add_gram(total: Tensor, A: Tensor) -> None:
-    """The upper triangle of total += A^T A; total lies row by row."""
+def add_gram(total: Tensor, A: Tensor, factor: float = 1.0) -> None:
+    """The upper triangle of total += factor A^T A; total lies row by row."""
     # BLAS sees columns where these are rows: its lower triangle is the upper one here
     by_row = _by_row(A)
     n, k = A.shape[1], A.shape[0]
-    _call("syrk", A, "L", "N" if by_row else "T", n, k, 1.0, A, _step(A), 1.0, total, _step(total))
+    _call("syrk", A, "L", "N" if by_row else "T", n, k, factor, A, _step(A), 1.0, total, _step(total))
 
 
 def solve_lower_(L: Tensor, B: Tensor, *, transposed: bool = False) -> Tensor:

@@ -191,17 +191,17 @@ def _panels(size: int) -> Iterator[slice]:
     return (slice(start, min(start + step, size)) for start in range(0, size, step))
 
 
-def add_gram(total: Tensor, A: Tensor) -> None:
-    """total += A^T A on the upper triangle only (at most 5/8 of a full product); see `mirror_upper`."""
+def add_gram(total: Tensor, A: Tensor, *, factor: float = 1.0) -> None:
+    """total += factor A^T A on the upper triangle only (at most 5/8 of a full product); see `mirror_upper`."""
     if blas.suits(A):
         same = total.dtype == A.dtype and total.is_contiguous()
         own = total if same else A.new_zeros(total.shape)
-        blas.add_gram(own, A)
+        blas.add_gram(own, A, factor)
         if not same:
             total += own
         return
     for panel in _panels(A.shape[1]):
-        total[panel, panel.start :] += (A[:, panel].mT @ A[:, panel.start :]).to(total.dtype)
+        total[panel, panel.start :] += (A[:, panel].mT @ A[:, panel.start :]).mul_(factor).to(total.dtype)
 
 
 def row_gram(A: Tensor) -> Tensor:
@@ -209,6 +209,17 @@ def row_gram(A: Tensor) -> Tensor:
     total = A.new_zeros(A.shape[0], A.shape[0])
     add_gram(total, A.mT)
     return mirror_upper_(total)
+
+
+def less_row_gram_(S: Tensor, A: Tensor) -> Tensor:
+    """S - A A^T for symmetric S, which is overwritten: the upper triangle is computed and mirrored."""
+    add_gram(S, A.mT, factor=-1.0)
+    return mirror_upper_(S)
+
+
+def congruence_(S: Tensor, L: Tensor) -> Tensor:
+    """L^T S L for symmetric S, which may be lost, and lower-triangular L: two products of half the work."""
+    return rows_times_lower_(rows_times_lower_(S, L).mT, L)
 
 
 def symmetric_product(A: Tensor, B: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ ADVICE = (
 
 
 class Room(NamedTuple):
-    """A limit, by whose it is, and what is free below it; in bytes."""
+    """Whose limit it is, how high it is, and how much is free below it, in bytes."""
 
     owner: str
     limit: float
@@ -34,17 +34,17 @@ class Room(NamedTuple):
 
 
 def limit_bytes() -> float:
-    """Of this process, whoever else needs some of it."""
+    """The memory that this process may have, however much of it others use."""
     return min(room.limit for room in rooms())
 
 
 def available_bytes() -> float:
-    """What this process can still have."""
+    """How much more this process can have."""
     return max(0.0, min(room.free for room in rooms()) - RESERVE_BYTES)
 
 
 def require(n_bytes: float, what: str, advice: str = ADVICE) -> None:
-    """An error before the work, where it would end in one."""
+    """Raise before the work begins if the memory would not suffice."""
     if n_bytes > available_bytes():
         least = min(rooms(), key=lambda room: room.free)
         raise MemoryLimitError(
@@ -54,7 +54,7 @@ def require(n_bytes: float, what: str, advice: str = ADVICE) -> None:
 
 
 def explained(method: Callable[Given, Result]) -> Callable[Given, Result]:
-    """A method whose shortage of memory, whoever meets it, is an error of ours."""
+    """A method that reports every shortage of memory as a MemoryLimitError."""
 
     @wraps(method)
     def guarded(*given: Given.args, **named: Given.kwargs) -> Result:

@@ -1,4 +1,4 @@
-"""Files that appear under their name whole or not at all, whoever else writes there at the same time.
+"""Files that appear under their name complete or not at all, even while other processes write there.
 
 Every file that this package leaves behind is written by `replacing`. What is read, checked and written again is inside
 `locked`. A lock also tells a file that is being written from one that a killed process left: the latter is removed by
@@ -81,7 +81,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        # Before the lock is given up: whoever waits for it finds that the name is gone, and begins anew.
+        # Before the lock is given up: whoever waits for it finds that the name is gone, and starts again.
         with suppress(OSError):
             lock.unlink(missing_ok=True)
         with suppress(OSError):
@@ -103,7 +103,7 @@ class _Unfinished(io.FileIO):
 
 
 def _exclusive(target: Path) -> tuple[Path, int]:
-    """A new file beside the target that nobody else has, nor takes for a leftover. Links are not followed."""
+    """A new file beside the target, which no other process has or takes for a leftover. Links are not followed."""
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_RDWR
     while True:
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(TOKEN_BYTES)}{UNFINISHED}")

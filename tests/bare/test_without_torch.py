@@ -28,25 +28,29 @@ COMMAND = "from sparsegp.cli.main import main; main()"
 ADVICE = "pip install 'sparsegp[fit]'"
 
 
-def python(code, *arguments):
+def python(code, *arguments, cwd=None):
     command = [sys.executable, "-c", HIDDEN + code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
 def sparsegp(*arguments):
     return python(COMMAND, *arguments)
 
 
-@pytest.fixture
-def table(tmp_path):
-    """The rows whose predictions are known, with targets."""
+def write_rows(path):
+    """The rows whose predictions are known, with targets; and the predictions."""
     known = json.loads((FIXTURES / "model_v2.json").read_text())
-    path = tmp_path / "rows.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["a", "b", "y"])
         writer.writerows([*x, mean + 0.1] for x, mean in zip(known["X"], known["vfe"]["mean"], strict=True))
-    return path, known["vfe"]
+    return known["vfe"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "rows.csv"
+    return path, write_rows(path)
 
 
 def test_predict(table, tmp_path):
@@ -87,38 +91,80 @@ def test_help_and_version():
     assert sparsegp("--version").stdout.strip()[0].isdigit()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("predict", HEAVY, "rows.csv"),
-        ("evaluate", HEAVY, "rows.csv", "--target", "y"),
-        ("report", LIGHT, "rows.csv", "--target", "y"),
-        ("update", LIGHT, "rows.csv", "--target", "y", "-o", "new.sgp"),
-        ("merge", LIGHT, LIGHT, "-o", "new.sgp"),
-        ("fit", "rows.csv", "--target", "y", "-o", "new.sgp"),
-        ("compare", "rows.csv", "--target", "y"),
-        ("plan", "rows.csv", "--target", "y"),
-    ],
-    ids=lambda arguments: f"{arguments[0]}-{Path(arguments[1]).stem}",
-)
-def test_commands_that_need_torch_say_how_to_get_it(arguments, table, monkeypatch):
-    monkeypatch.chdir(table[0].parent)
-    ran = sparsegp(*arguments)
-    assert ran.returncode == 1
-    assert ADVICE in ran.stderr
-    assert "Traceback" not in ran.stderr
-    assert not Path("new.sgp").exists()
+COMMANDS = [
+    ("predict", HEAVY, "rows.csv"),
+    ("evaluate", HEAVY, "rows.csv", "--target", "y"),
+    ("report", LIGHT, "rows.csv", "--target", "y"),
+    ("update", LIGHT, "rows.csv", "--target", "y", "-o", "new.sgp"),
+    ("merge", LIGHT, LIGHT, "-o", "new.sgp"),
+    ("fit", "rows.csv", "--target", "y", "-o", "new.sgp"),
+    ("compare", "rows.csv", "--target", "y"),
+    ("plan", "rows.csv", "--target", "y"),
+]
+ONE_BY_ONE = """
+import io, json, os, sys
+from contextlib import redirect_stderr, redirect_stdout
+from sparsegp.cli.main import main
 
-
-@pytest.mark.parametrize("name", ["SparseGPRegressor", "CommitteeGPRegressor", "load", "plan", "kernels"])
-def test_names_that_need_torch_say_how_to_get_it(name):
-    code = f"""
-from sparsegp import MissingPackageError
-try:
-    from sparsegp import {name}
-except MissingPackageError as error:
-    assert isinstance(error, ImportError)
-    print(error)
+said = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["sparsegp", *arguments]
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code
+    said.append([code, errors.getvalue(), os.path.exists("new.sgp")])
+print(json.dumps(said))
 """
-    ran = python(code)
-    assert ADVICE in ran.stdout, ran.stderr
+
+
+@pytest.fixture(scope="module")
+def said_by_commands(tmp_path_factory):
+    """Where the commands ran; and of each the exit code, the errors, and whether there is a new file."""
+    folder = tmp_path_factory.mktemp("bare")
+    write_rows(folder / "rows.csv")
+    given = json.dumps([list(map(str, arguments)) for arguments in COMMANDS])
+    ran = python(ONE_BY_ONE, given, cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    return folder, json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize("k", range(len(COMMANDS)), ids=lambda k: f"{COMMANDS[k][0]}-{Path(COMMANDS[k][1]).stem}")
+def test_commands_that_need_torch_say_how_to_get_it(k, said_by_commands):
+    folder, said = said_by_commands
+    code, errors, has_new_file = said[k]
+    assert code == 1
+    assert ADVICE in errors
+    assert "Traceback" not in errors
+    assert not has_new_file
+    if k == 0:
+        alone = python(COMMAND, *COMMANDS[0], cwd=folder)
+        assert (alone.returncode, alone.stderr) == (1, errors)
+
+
+NAMES = ["SparseGPRegressor", "CommitteeGPRegressor", "load", "plan", "kernels"]
+IMPORTS = """
+import json
+from sparsegp import MissingPackageError
+
+said = {}
+for name in sys.argv[1:]:
+    try:
+        exec(f"from sparsegp import {name}")
+    except MissingPackageError as error:
+        assert isinstance(error, ImportError)
+        said[name] = str(error)
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def said_by_names():
+    return json.loads(python(IMPORTS, *NAMES).stdout)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_need_torch_say_how_to_get_it(name, said_by_names):
+    assert ADVICE in said_by_names[name]

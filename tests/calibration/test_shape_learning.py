@@ -57,12 +57,18 @@ def test_normal_residuals_stay_normal():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "n_sets"), [((100, 200), 25), pytest.param((20, 30, 50, 100, 200), 40, marks=pytest.mark.slow)]
+    "sets",
+    [
+        {20: 40, 30: 40, 50: 40, 100: 25, 200: 8},
+        pytest.param({20: 40, 30: 40, 50: 40, 100: 40, 200: 40}, marks=pytest.mark.slow),
+    ],
+    ids=["few sets of many", "many sets"],
 )
-def test_few_residuals_do_not_cost_more_than_a_little(sizes, n_sets):
-    """On average over many small sets: never worse than the Gaussian by more than 0.02, and honest."""
+def test_few_residuals_do_not_cost_more_than_a_little(sets):
+    """On average over many small sets: never worse than the Gaussian by more than 0.02, and honest. Large sets differ
+    little from each other."""
     rng = np.random.default_rng(3)
-    for n in sizes:
+    for n, n_sets in sets.items():
         for name in DRAWS:
             gains, held = [], []
             for _ in range(n_sets):

@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 from pyarrow import csv, feather
 
 import sparsegp
-from sparsegp import SparseGPRegressor
+from sparsegp import SparseGPRegressor, serving
 from sparsegp.cli.fit import kinds_of
 from sparsegp.errors import InputError
 
@@ -190,15 +191,48 @@ def numbers(tmp_path_factory):
     return folder
 
 
-def test_a_model_of_numbers_leaves_rows_with_missing_values_empty(numbers, program):
-    (numbers / "gaps.csv").write_text("id,a,b\nr1,1,2\nr2,,2\nr3,0.5,NA\nr4,2,1\n")
+GAPS = "id,a,b\nr1,1,2\nr2,,2\nr3,0.5,NA\nr4,2,1\n"
+
+
+def test_a_model_of_numbers_forecasts_rows_with_missing_values_more_widely(numbers, program):
+    (numbers / "gaps.csv").write_text(GAPS)
     code, out, err = program(numbers, "predict", "model.sgp", "gaps.csv", "--keep", "id")
     assert code == 0, err
     found = pd.read_csv(io.StringIO(out))
     assert found["id"].tolist() == ["r1", "r2", "r3", "r4"]
-    assert found["mean"].isna().tolist() == [False, True, True, False]
-    assert "2 of 4 rows have missing values" in err
+    assert found["std"][1] > 2.0 * found["std"][0]
+    assert "'a' in 1 of 4 rows, 'b' in 1 of 4 rows. The forecasts of these rows are wider" in err
+    expected = serving.load(numbers / "model.sgp").forecast(pd.read_csv(io.StringIO(GAPS))[["a", "b"]])
+    np.testing.assert_allclose(found["mean"], expected.mean)
+    np.testing.assert_allclose(found["upper"], expected.interval(0.95)[1])
     code, out, _ = program(numbers, "predict", "model.sgp", "gaps.csv", "-o", "out.parquet", "--json")
+    assert json.loads(out)["rows_without_forecast"] == 0
+
+
+def test_rows_with_missing_values_are_scored(numbers, program):
+    (numbers / "scored.csv").write_text("a,b,y\n1,2,1\n,2,0.3\n0.5,NA,0.5\n2,1,\n")
+    code, out, err = program(numbers, "evaluate", "model.sgp", "scored.csv", "--json")
+    assert code == 0, err
+    assert "'a' in 1 of 3 rows, 'b' in 1 of 3 rows" in err
+    found = json.loads(out)
+    expected = serving.load(numbers / "model.sgp").forecast([[1.0, 2.0], [np.nan, 2.0], [0.5, np.nan]])
+    assert found["rows"] == 3
+    assert found["nlpd"] == pytest.approx(-expected.log_density([1.0, 0.3, 0.5]).mean())
+    (numbers / "scored.csv").write_text("a,b,y\n1,2,1\ninf,2,0.3\n")
+    assert "'a' is inf" in program(numbers, "evaluate", "model.sgp", "scored.csv")[2]
+
+
+def test_a_model_that_does_not_know_its_columns_leaves_such_rows_empty(numbers, program):
+    """Files that were written before models knew what a missing number may be."""
+    (numbers / "gaps.csv").write_text(GAPS)
+    gp = sparsegp.load(numbers / "model.sgp")
+    gp.fitted_ = replace(gp.fitted_, columns=replace(gp.fitted_.columns, completion=None))
+    gp.save(numbers / "old.sgp")
+    code, out, err = program(numbers, "predict", "old.sgp", "gaps.csv", "--keep", "id")
+    assert code == 0, err
+    assert pd.read_csv(io.StringIO(out))["mean"].isna().tolist() == [False, True, True, False]
+    assert "2 of 4 rows have missing values" in err
+    code, out, _ = program(numbers, "predict", "old.sgp", "gaps.csv", "-o", "out.parquet", "--json")
     assert json.loads(out)["rows_without_forecast"] == 2
     assert pq.read_table(numbers / "out.parquet")["mean"].null_count == 2
 

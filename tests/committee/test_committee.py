@@ -148,7 +148,7 @@ def test_experts_that_are_not_asked_change_nothing(
     committee = make_committee(row, aggregation, DECREASING[kernel], block, tolerance)
     everybody = make_committee(row, aggregation, DECREASING[kernel], block, 0.0)
     (got,), (expected,) = committee.moments(X), everybody.moments(X)
-    base = committee._bases(X)[0]
+    base = committee._bases(X, committee._common_part(X))[0]
     rounding = 1e-9
     assert bool(((got.var / expected.var - 1.0).abs() <= tolerance + rounding).all())
     room = (tolerance + rounding) * (base.var.sqrt() + (got.mean - base.mean).abs())
@@ -190,3 +190,25 @@ def test_experts_share_what_they_know_of_the_common_rows(kernel: str) -> None:
             (alone,), (beyond,) = expert.moments(rows), expert.moments(rows, common)
             assert beyond.var.data_ptr() != alone.var.data_ptr()
             agree((beyond.mean, beyond.var), (alone.mean, alone.var))
+
+
+@pytest.mark.parametrize("aggregation", ["rbcm", "grbcm"])
+@pytest.mark.parametrize(("noise_var", "is_narrow"), [(0.05, True), (1e-6, False)])
+def test_experts_answer_in_single_precision_where_it_is_right(
+    aggregation: str, noise_var: float, is_narrow: bool
+) -> None:
+    """Standard deviations to 1e-4 near the rows and away from them; means are those of double precision."""
+    block, hyper = block_of(1200, width=6.0), shared(DECREASING["matern32"], block_of(1), noise_var)
+    specs = make_specs("exact", block, 3, communicates=get(aggregation).communicates)
+    common, others = (specs[0], specs[1:]) if get(aggregation).communicates else (None, specs)
+    trained = [(spec if common is None else spec.augmented(common)).train(hyper).expert for spec in others]
+    asked = None if common is None else common.train(hyper).expert
+    X = torch.cat([block.X[300:400], block_of(60, seed=5, width=9.0).X])
+    for expert in trained:
+        part = None if asked is None else asked.common_part(X)
+        (said,) = expert.moments(X, part)
+        found = expert._beyond_nothing if part is None else expert._beyond_common
+        assert (found.A.dtype == torch.float32) == is_narrow
+        mean, var = expert.posterior.marginals(X)
+        torch.testing.assert_close(said.mean, mean, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(said.var.sqrt(), var.sqrt(), rtol=1e-4 if is_narrow else 1e-6, atol=0.0)

@@ -241,6 +241,54 @@ def test_text_that_is_something_else():
     assert one(["1.5", "NA", "2.5"] * 10) == Number("c", 2.0, was_missing=True)
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([f"{k / 7:.3f}" for k in range(399)] + ["oops"], "numbers, but for 1 of 400 rows, such as 'oops'"),
+        ([f"{1 + k % 28}.01.2024" for k in range(400)], "dates, but not all .* such as '1.01.2024'"),
+        (["2024-01-05", "2024-02-07"] * 199 + ["999999-01-01"], "dates, but not all .* such as '999999-01-01'"),
+        (["2024-01-05", "2024-02-07"] * 199 + ["0000-00-00"], "dates, but not all .* such as '0000-00-00'"),
+        (["2024-01-05", "2024-02-07"] * 199 + ["unknown"], "dates, but not all .* such as 'unknown'"),
+    ],
+)
+def test_text_that_is_nearly_something_else_is_pointed_out(values, said):
+    with pytest.warns(UserWarning, match=f"'c' is taken for text .* look like {said}"):
+        one(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [f"0{k % 90}" for k in range(400)],
+        ["12" if k % 9 else "abc" for k in range(400)],
+        [f"A{k % 50}" for k in range(400)],
+        [f"{k % 50}%" for k in range(400)],
+        ["2024-01-05", "2024-02-07", None] * 100,
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_codes_labels_and_dates_are_not_suspicious(values):
+    one(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["2024-01-05", "31.12.2024"], "it has the value '31.12.2024'"),
+        (["2024-01-05", "2024-02-30"], "it has the value '2024-02-30'"),
+        (["2024-01-05", "2024-02-07T12:00:00Z"], "its values differ in form"),
+    ],
+)
+def test_text_that_is_said_to_be_dates_and_is_not(values, said):
+    with pytest.raises(InputError, match=f"'c' cannot be read as dates: {said}.*all with a zone or none"):
+        one(values * 40, c="date")
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_was_asked_for_is_not_suspicious():
+    one([f"{1 + k % 28}.01.2024" for k in range(400)], c="category")
+
+
 def test_booleans_meet_booleans_as_text():
     code = Category("c", ("FALSE", "TRUE"))
     out = np.zeros((2, 3))

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from problems import agree
-from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, kernels, load, parallel
+from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, kernels, load, processes
 from sparsegp.committee import TABLE, shared_learning
 from sparsegp.core import approximations
 from sparsegp.fit.problem import INTERRUPTED
@@ -188,8 +188,8 @@ def test_processes_give_the_model_of_threads(expert: str, aggregation: str, monk
     X, y = wave(150)
     settings = {"aggregation": aggregation, "n_experts": 3, "n_inducing": 10, "n_noise_inducing": 5, "random_state": 4}
     gp = CommitteeGPRegressor(expert=expert, n_jobs=2, **settings).fit(X, y)
-    asked, Processes = [], parallel.Processes
-    monkeypatch.setattr(parallel, "Processes", lambda n: asked.append(n) or Processes(n))
+    asked, Processes = [], processes.Processes
+    monkeypatch.setattr(processes, "Processes", lambda n: asked.append(n) or Processes(n))
     other = clone(gp).set_params(backend="processes").fit(X, y)
     assert asked == [2]
     agree(other.predict(X, return_std=True), gp.predict(X, return_std=True), rtol=1e-5)
@@ -372,7 +372,7 @@ def test_bad_data_is_named() -> None:
         fixed().fit(X, y)
     X[17, 1] = np.nan
     with pytest.raises(InputError, match=r"NaN: column 1, row 17.*In the fit no value was missing"):
-        fixed().fit(*wave(30)).predict(X)
+        fixed().fit(*wave(30)).predict(X, return_cov=True)
 
 
 def test_more_experts_than_rows_are_pointed_out() -> None:

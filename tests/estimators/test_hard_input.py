@@ -37,8 +37,12 @@ def test_a_bad_entry_is_named(value, word):
     X[17, 2] = value
     gp = fitted(*smooth())
     with pytest.raises(InputError, match=rf"{word}: column 2, row 17"):
-        gp.predict(X)
+        gp.predict(X, return_cov=True)
+    with pytest.raises(InputError, match=rf"{word}: column 2, row 17"):
+        gp.diagnose(X, y)
     if word == "inf":
+        with pytest.raises(InputError, match="inf: column 2, row 17"):
+            gp.predict(X)
         with pytest.raises(InputError, match="inf: column 2, row 17"):
             SparseGPRegressor(approximation="vfe").fit(X, y)
         X, y = smooth()

@@ -29,8 +29,7 @@ from sparsegp import (
     files,
     kernels,
 )
-from sparsegp.files import container, encoding, schema
-from sparsegp.files import kernels as kernel_records
+from sparsegp.files import container, kernel_records, schema, typed_json
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 rng = np.random.default_rng(3)
@@ -173,8 +172,8 @@ def test_kernels_come_back_bit_by_bit(name, seed, scale):
     part = KERNELS[name](np.random.default_rng(seed), 2)
     kernel = (part + part) * kernels.Constant(scale) ** 2
     kernel = kernel.rescaled(torch.tensor([0.3, -1.0]), torch.tensor([scale, 2.0]), 1.5)
-    description, arrays = encoding.to_json(kernel_records.describe(kernel))
-    record = encoding.from_json(schema.Kernel, json.loads(json.dumps(description)), arrays)
+    description, arrays = typed_json.to_json(kernel_records.describe(kernel))
+    record = typed_json.from_json(schema.Kernel, json.loads(json.dumps(description)), arrays)
     back = kernel_records.restore(record, {})
     inputs = torch.from_numpy(X[:7])
     assert torch.equal(back(inputs), kernel(inputs))

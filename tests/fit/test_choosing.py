@@ -1,11 +1,12 @@
 """approximation="auto" and n_inducing="auto"."""
 
 from copy import deepcopy
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 import pytest
 
+from problems import FEW_ROUNDS
 from sparsegp import InputError, SparseGPRegressor, load
 from sparsegp.cli import options as command_options
 from sparsegp.core import approximations
@@ -16,7 +17,6 @@ from sparsegp.fit.auto import AutoOptions, Question
 from sparsegp.fit.learning_options import LearningOptions
 from sparsegp.fit.problem import NoiseSpec, Problem, Start
 from sparsegp.kernels import SquaredExponential
-from sparsegp.learn.neighbourhoods import Rounds
 
 pytestmark = pytest.mark.usefixtures("short_start")
 
@@ -220,9 +220,8 @@ def noisy_waves(n=500, seed=3):
 
 @pytest.fixture(scope="module")
 def chosen_noise():
-    few = Rounds(counts=(3, 3), n_rows=100, iterations=20, n_judged=60, n_neighbours=40)
     with pytest.MonkeyPatch.context() as patch:
-        given = FitOptions(auto=LEARNS_NOISE, learning=LearningOptions(rounds=few))
+        given = FitOptions(auto=LEARNS_NOISE, clock=process_time, learning=LearningOptions(rounds=FEW_ROUNDS))
         patch.setattr(Estimator, "fit_options", given)
         return SparseGPRegressor(approximation="auto", kernel="se", random_state=0).fit(*noisy_waves(300))
 

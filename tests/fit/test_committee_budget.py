@@ -19,7 +19,7 @@ from sparsegp.fit.learned_noise import ALL_ROWS
 from sparsegp.infer import anytime_run
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.trace import OUT_OF_TIME, Deadline
-from sparsegp.parallel import Serial
+from sparsegp.parallel import Threads
 
 pytestmark = pytest.mark.usefixtures("short_start")
 
@@ -40,10 +40,11 @@ class Clock:
         return self.now
 
 
-class Timed(Serial):
+class Timed(Threads):
     """An executor whose steps take one second for each million multiplications."""
 
     def __init__(self, clock: Clock) -> None:
+        super().__init__(1)
         object.__setattr__(self, "clock", clock)
         object.__setattr__(self, "inferred", [])
 

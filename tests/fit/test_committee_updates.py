@@ -17,7 +17,7 @@ from sparsegp.committee import shared_learning
 from sparsegp.core.block import Block
 from sparsegp.fit.committee_model import COMMON, CommitteeModel
 from sparsegp.learn.sum_objective import place
-from sparsegp.parallel import Serial
+from sparsegp.parallel import Threads
 
 pytestmark = pytest.mark.usefixtures("brief_learning")
 
@@ -54,7 +54,7 @@ def built_at_once(gp: CommitteeGPRegressor, blocks: dict[int, Block]) -> tuple[A
     if members.common is not None:
         specs = [members.common.spec.with_rows(blocks[COMMON]), *specs]
     communicates = members.common is not None
-    found = shared_learning.infer(place(specs, Serial()), model._hyper, Serial(), communicates=communicates)
+    found = shared_learning.infer(place(specs, Threads(1)), model._hyper, Threads(1), communicates=communicates)
     experts = [trained.expert for trained in found.experts]
     common = None if found.common is None else found.common.expert
     return replace(model.committee, experts=experts, common=common), found.log_evidence

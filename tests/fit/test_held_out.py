@@ -1,9 +1,12 @@
 """Calibrated fits: rows held out and taken in again, rows left out, and what forecasts are then."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from problems import FEW_ROUNDS
 from sparsegp import InputError, SparseGPRegressor, load, serving
 from sparsegp.calibration.scale import LocalScale
 from sparsegp.calibration.trees import Trees
@@ -11,7 +14,6 @@ from sparsegp.core.block import Block, MemoryRows
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.held_out import Residuals, chosen, divided
 from sparsegp.fit.problem import CalibrationOptions
-from sparsegp.learn.neighbourhoods import Rounds
 
 FEW = {"n_inducing": 25, "random_state": 0, "kernel": "se"}
 
@@ -70,8 +72,7 @@ def test_scores_of_rows_left_out_are_those_of_new_rows(approximation):
 @pytest.mark.usefixtures("held_out")
 @pytest.mark.parametrize("approximation", ["vfe", "pic"])
 def test_scale_and_shape_beat_the_gaussian_and_cover(approximation, options):
-    few = Rounds(counts=(3, 3), n_rows=300, iterations=20, n_judged=60, n_neighbours=40)
-    options(learning={"rounds": few})
+    options(learning={"rounds": replace(FEW_ROUNDS, n_rows=300)})
     X, y = changing_noise(3000)
     new, truth = changing_noise(4000, seed=1)
     settings = {"approximation": approximation, "n_blocks": 10 if approximation == "pic" else None, **FEW}
@@ -92,8 +93,6 @@ def test_scale_and_shape_beat_the_gaussian_and_cover(approximation, options):
 
 @pytest.fixture(scope="module")
 def calibrated():
-    from dataclasses import replace
-
     from sparsegp.estimators.estimator import Estimator
 
     before = Estimator.fit_options

@@ -1,10 +1,13 @@
 """kernel="auto": smooth data get a smooth kernel, rough data a rough one; the rest of the fit is that of its name."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
 
+from problems import FEW_ROUNDS
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, SparseGPRegressor, kernels
 from sparsegp.core.block import Block
 from sparsegp.errors import FactorizationError
@@ -12,7 +15,7 @@ from sparsegp.fit import kernel_choice
 from sparsegp.fit.kernel_choice import KernelOptions
 from sparsegp.fit.problem import Start
 from sparsegp.learn.hyperparameters import Hyperparameters
-from sparsegp.learn.neighbourhoods import Rounds, predicted_by_neighbours
+from sparsegp.learn.neighbourhoods import predicted_by_neighbours
 
 pytestmark = pytest.mark.usefixtures("every_kernel")
 
@@ -28,11 +31,11 @@ def drawn(kernel, n=250, noise_std=0.05, seed=0):
 @pytest.fixture
 def small_choice(options, brief_learning):
     """A choice from few and small neighbourhoods, and a fit that hardly learns: the chosen kernel is looked at."""
-    few = {"n_rows": 120, "n_judged": 60, "n_neighbours": 32}
+    few = replace(FEW_ROUNDS, counts=(2, 2), n_rows=120, n_neighbours=32)
     options(
         kernel={
-            "first_rounds": Rounds(counts=(2, 2), iterations=20, **few),
-            "rounds": Rounds(counts=(2,), iterations=15, **few),
+            "first_rounds": few,
+            "rounds": replace(few, counts=(2,), iterations=15, openings=()),
             "judged_rows": 200,
             "n_cells": 2,
             "cell_rows": 150,

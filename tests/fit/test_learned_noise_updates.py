@@ -1,6 +1,7 @@
 """Rows in and out of a model with learned noise: f as from one pass over all rows under the same noise process."""
 
 from copy import deepcopy
+from time import process_time
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sparsegp
+from problems import FEW_ROUNDS
 from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit.auto import AutoOptions
+from sparsegp.fit.learning_options import LearningOptions
 from sparsegp.noise.bound import BoundState
 
 pytestmark = pytest.mark.usefixtures("brief_learning")
@@ -212,8 +215,8 @@ def test_rows_far_from_the_first_ones_are_noticed():
 @pytest.fixture(scope="module")
 def table():
     rng = np.random.default_rng(0)
-    X = rng.uniform(-3, 3, (700, 2))
-    y = np.sin(2 * X[:, 0]) + np.exp(X[:, 1] - 2.0) * rng.standard_normal(700)
+    X = rng.uniform(-3, 3, (400, 2))
+    y = np.sin(2 * X[:, 0]) + np.exp(X[:, 1] - 2.0) * rng.standard_normal(400)
     return pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y})
 
 
@@ -222,27 +225,28 @@ def chosen(table):
     """approximation="auto" with learned noise in the place of a posterior."""
     learns_noise = AutoOptions(small_candidates=("exact", "heteroscedastic exact"), budget_fraction=0.45)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Estimator, "fit_options", FitOptions(auto=learns_noise))
-        model = SparseGPRegressor(approximation="auto", kernel="se", n_inducing=40, time_budget=8, random_state=0)
-        model.fit(table[:500], target="y")
+        given = FitOptions(auto=learns_noise, clock=process_time, learning=LearningOptions(rounds=FEW_ROUNDS))
+        patch.setattr(Estimator, "fit_options", given)
+        model = SparseGPRegressor(approximation="auto", kernel="se", n_inducing=40, time_budget=60, random_state=0)
+        model.fit(table[:300], target="y")
     assert model.info_["choice"]["approximation"] == "heteroscedastic exact"
     return model
 
 
 def test_a_chosen_model_takes_rows_in_by_the_names_of_their_columns(chosen, table):
-    model, new = chosen.to_local(), table[500:]
+    model, new = chosen.to_local(), table[300:]
     model.partial_fit(new[["b", "y", "a"]], target="y")
     scaling = chosen.scaling_
     X_new, X_all = (scaling.tensor(part[["a", "b"]].to_numpy()) for part in (new, table))
     added = chosen.model_.add(Block(X_new, torch.from_numpy(scaling.targets(new["y"].to_numpy()))))
     np.testing.assert_allclose(model.predict(table[["a", "b"]]), added.forecast(X_all, None, scaling).mean)
-    assert model.n_samples_seen_ == 700
+    assert model.n_samples_seen_ == 400
     assert model.info_["choice"] == chosen.info_["choice"]
-    assert chosen.n_samples_seen_ == 500
+    assert chosen.n_samples_seen_ == 300
 
 
 def test_a_chosen_model_gives_rows_back(chosen, table):
-    model, new = chosen.to_local(), table[500:520]
+    model, new = chosen.to_local(), table[300:320]
     model.partial_fit(new, target="y").forget(new, target="y")
     np.testing.assert_allclose(model.predict(table[["a", "b"]]), chosen.predict(table[["a", "b"]]), rtol=1e-6)
 
@@ -251,4 +255,4 @@ def test_a_chosen_model_is_not_merged_and_takes_no_noise(chosen, table):
     with pytest.raises(InputError, match="cannot be merged"):
         chosen.to_local().merge(chosen)
     with pytest.raises(InputError, match="noise_var"):
-        chosen.to_local().partial_fit(table[["a", "b"]], table["y"], noise_var=np.ones(700))
+        chosen.to_local().partial_fit(table[["a", "b"]], table["y"], noise_var=np.ones(400))

@@ -228,16 +228,14 @@ def test_a_model_of_a_part_of_its_rows_goes_on_from_those(approximation, time, t
         np.testing.assert_allclose(gp.predict(X), whole.predict(X), rtol=1e-4, atol=1e-5)
 
 
-def test_a_reserve_is_left_for_what_follows():
+def test_a_part_of_a_budget_and_its_deadlines():
     now = [0.0]
     budget = Budget(100.0, 0.0, lambda: now[0])
     now[0] = 20.0
-    own = budget.reserving(0.25)
-    assert (own.remaining, budget.remaining) == (60.0, 80.0)
-    assert own.sub(0.5).remaining == 30.0
-    assert own.deadline_of_rest(1.0).at == own.deadline(1.0).at == 80.0
-    assert budget.reserving(0.0).remaining == 80.0
-    assert Budget(None).reserving(0.5).remaining == np.inf
+    part = budget.sub(0.5)
+    assert (part.remaining, budget.remaining) == (40.0, 80.0)
+    assert part.deadline_of_rest(1.0).at == part.deadline(1.0).at == 60.0
+    assert Budget(None).sub(0.5).remaining == np.inf
 
 
 def test_what_a_pass_costs_is_read_from_the_evaluations_as_they_come():

@@ -24,7 +24,7 @@ from sparsegp.learn.hyperparameters import Limits
 from sparsegp.learn.trace import Deadline
 from sparsegp.noise import noise_learning, svshgp
 from sparsegp.noise.bound import BoundState, ProfiledBound, natural_ascent
-from sparsegp.noise.noise_start import local_noise_start
+from sparsegp.noise.noise_start import noise_start
 from sparsegp.noise.process import NoiseProcess
 from test_rows import LabelOf, as_source
 from test_vshgp import joint_hyper
@@ -172,8 +172,14 @@ def test_the_start_takes_the_same_blocks_from_disk() -> None:
     problem = random_problem(11)
     limits = Limits(NOISE, problem.X.amin(0), problem.X.amax(0))
     found, expected = (
-        local_noise_start(
-            rows, problem.kernel, 0.1, kernels.SquaredExponential(1.0, [1.0, 1.0]), limits, np.random.default_rng(0)
+        noise_start(
+            rows,
+            problem.kernel,
+            0.1,
+            kernels.SquaredExponential(1.0, [1.0, 1.0]),
+            limits,
+            np.random.default_rng(0),
+            local=True,
         )
         for rows in (from_disk(problem, "pic"), problem.rows)
     )

@@ -17,7 +17,7 @@ from sparsegp import (
     metrics,
     report,
 )
-from sparsegp.report.scores import scores
+from sparsegp.report.headline import scores
 
 matplotlib.use("Agg")
 

@@ -211,7 +211,7 @@ def test_columns_are_known_by_name(path):
     [
         (np.zeros(2), "2 columns"),
         (np.zeros((3, 5)), "2 columns"),
-        (np.array([[0.0, np.nan]]), "not finite"),
+        (np.array([[0.0, np.inf]]), "not finite"),
         ([["a", "b"]], "matrix of numbers"),
         ("rows.parquet", "matrix of numbers"),
     ],

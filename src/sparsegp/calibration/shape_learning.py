@@ -190,7 +190,7 @@ def _unit(r: Array, options: ShapeOptions) -> float:
 
 def _likeliest(r: Array, counts: Array, start: Start, unit: float, options: ShapeOptions) -> list[Shape]:
     """For each line of counts the mixture with the largest penalised likelihood near the start, by expectation and
-    maximisation; all of them go on until none gains any more."""
+    maximisation; all of them continue until none improves."""
     n, first, pseudo = counts.sum(axis=1), start.shape(unit), start.pseudo_width
     weight, location, width = (np.tile(part, (len(n), 1)) for part in (first.weight, first.location, first.width))
     before = np.full(len(n), -math.inf)

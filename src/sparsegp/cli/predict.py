@@ -102,13 +102,17 @@ def _forecasts(model: Any, source: "FileSource", kept: Sequence[str], coverage: 
     import numpy as np
     import pyarrow as pa
 
-    encoding = table_columns.encoding_of(model)
+    from sparsegp.data.inputs import missing_in
+
+    encoding, takes_missing = table_columns.encoding_of(model), table_columns.takes_missing(model)
     for piece in source.pieces():
         table = piece.table.select(list(source.columns.inputs))
         found = np.full((len(FORECAST), table.num_rows), np.nan)
         if encoding is None:
             X = source.columns.batch(piece).X
-            known = ~np.isnan(X).any(axis=1)
+            known = np.full(len(X), True) if takes_missing else ~np.isnan(X).any(axis=1)
+            if takes_missing:
+                met.unmet.update(missing_in(X, source.feature_names))
             if known.any():
                 found[:, known] = _answers(model, X[known], coverage)
         else:
@@ -206,13 +210,13 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score a model on rows with known targets: errors, NLPD, CRPS, coverage of its intervals."""
-    from sparsegp.report.scores import scores
+    from sparsegp.report.headline import scores
 
     fitted = _loaded(model)
     files, name = table_columns.files(data, sep, decimal, encoding, no_header), table_columns.target_of(fitted, target)
     source = table_columns.open_for(fitted, files, name)
     table_columns.say_unused(fitted, source, name)
-    rows = table_columns.read_all(fitted, source)
+    rows = table_columns.read_all(fitted, source, may_miss=table_columns.takes_missing(fitted))
     with table_columns.named_columns():
         result = scores(fitted, rows.X, rows.y)
     show(f"Scores on {files}", {"rows": len(rows), **result}, as_json)

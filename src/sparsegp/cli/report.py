@@ -50,9 +50,9 @@ def report(
         pages.write(fitted, rows.X, rows.y, output, title=title or model.stem, target_name=name, judgement=found)
     warnings = [finding.what for finding in found.findings if finding.severity == "warning"]
     worst = None if found.segments.worst is None else str(found.segments.worst)
-    told = {"worst_part": worst, "discrete_target": found.targets.is_discrete, "warnings": warnings}
+    facts = {"worst_part": worst, "discrete_target": found.targets.is_discrete, "warnings": warnings}
     about = {"report": str(output), "verdict": str(found.verdict), "rows": len(rows)}
-    show("Report", {**about, **found.scores, "matters": _what_matters(found), **told}, as_json)
+    show("Report", {**about, **found.scores, "matters": _what_matters(found), **facts}, as_json)
 
 
 def _what_matters(found: Any) -> list[str]:
@@ -131,7 +131,7 @@ def _measured(
     settings: Settings, train: Labelled, test: Labelled, budget: float | None, quiet: bool
 ) -> tuple[dict[str, Any], bool]:
     """(scores, seconds and memory above that before, of one approximation or its error, whether Ctrl-C was pressed)."""
-    from sparsegp.report.scores import scores
+    from sparsegp.report.headline import scores
 
     result: dict[str, Any] = {"approximation": settings.approximation}
     model, started = settings.estimator(), time.perf_counter()

@@ -79,6 +79,14 @@ def encoding_of(model: Any) -> "Encoding | None":
     return found
 
 
+def takes_missing(model: Any) -> bool:
+    """Whether rows with missing inputs have forecasts."""
+    fitted = getattr(model, "fitted_", None)
+    columns = None if fitted is None else fitted.columns
+    found = model.takes_missing if columns is None else bool(columns.encoding or columns.completion)
+    return bool(found)
+
+
 def open_for(model: Any, data: "Files", target: str | None, **options: Any) -> "FileSource":
     """The columns of a table that the model was fitted with, by name; without names, all that are nothing else."""
     from sparsegp.data.codes import Category, Embedding
@@ -134,8 +142,11 @@ class Rows:
         return Rows(self.given.take(mask), self.batch.take(mask))
 
 
-def rows_of(model: Any, source: "FileSource") -> Iterator[Rows]:
-    """Batches of rows with known targets, every number checked, for a model that was fitted."""
+def rows_of(model: Any, source: "FileSource", *, may_miss: bool = False) -> Iterator[Rows]:
+    """Batches of rows with known targets, every number checked, for a model that was fitted.
+
+    `may_miss`: inputs may be missing.
+    """
     import numpy as np
 
     from sparsegp.data import with_encoding
@@ -146,7 +157,8 @@ def rows_of(model: Any, source: "FileSource") -> Iterator[Rows]:
     for piece in encoded.pieces():
         # checked as numbers, of which the hash of a batch is, and handed over as they were read
         batch = encoded.columns.batch(piece)
-        require_valid(batch, names_of(encoded))
+        whole = replace(batch, X=np.where(np.isnan(batch.X), 0.0, batch.X)) if may_miss else batch
+        require_valid(whole, names_of(encoded))
         X = batch.X if encoding is None else piece.table.select(list(encoded.columns.inputs))
         rows = Rows(Labelled(X, batch.y), batch)
         known = np.isfinite(batch.y)
@@ -154,9 +166,9 @@ def rows_of(model: Any, source: "FileSource") -> Iterator[Rows]:
             yield rows if known.all() else rows.take(known)
 
 
-def read_all(model: Any, source: "FileSource") -> Labelled:
+def read_all(model: Any, source: "FileSource", *, may_miss: bool = False) -> Labelled:
     """All rows with known targets at once, for a model that was fitted."""
-    return _joined([rows.given for rows in rows_of(model, source)])
+    return _joined([rows.given for rows in rows_of(model, source, may_miss=may_miss)])
 
 
 def labelled(source: "FileSource") -> Labelled:

@@ -207,13 +207,13 @@ def effects_of_share(source: Joined, survey: SurveyedColumns) -> Any:
         return error
 
 
-def scanned(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_ROWS) -> ScannedShares:
+def scanned(client: Any, source: Source, seed: int) -> ScannedShares:
     """One share for each worker; one pass, in which every worker reads its own."""
     threads = worker_threads(client)
     homes = tuple(threads)
     sources = placed(client, source, homes)
     scans = [
-        submit(client, scan_share, mine, (seed, k), sample_rows, home=home, retries=READING_RETRIES)
+        submit(client, scan_share, mine, (seed, k), SAMPLE_ROWS, home=home, retries=READING_RETRIES)
         for k, (mine, home) in enumerate(zip(sources, homes, strict=True))
     ]
     with reading_explained():
@@ -222,7 +222,7 @@ def scanned(client: Any, source: Source, seed: int, sample_rows: int = SAMPLE_RO
         if fact.error is not None:
             raise fact.error
     counts = tuple(0 if fact.found is None else fact.found.n_rows for fact in facts)
-    sizes = sample_sizes(counts, sample_rows, np.random.default_rng((seed, len(homes))))
+    sizes = sample_sizes(counts, SAMPLE_ROWS, np.random.default_rng((seed, len(homes))))
     asked = [
         submit(client, some_rows, mine, size, (seed, k, 1))
         for k, (mine, size) in enumerate(zip(scans, sizes, strict=True))

@@ -12,7 +12,7 @@ from sparsegp.committee.experts import CommonPart, Expert, Process
 from sparsegp.committee.influence import InfluenceBounds
 from sparsegp.committee.split import Nearest
 from sparsegp.core.posterior import SMALLEST_VARIANCE
-from sparsegp.parallel import FEW_ROWS, Serial, Threads
+from sparsegp.parallel import FEW_ROWS, Threads
 
 ROWS_AT_ONCE = 4096
 
@@ -22,7 +22,7 @@ class _Said:
     """What the k-th expert says of the rows `index`, latent function by latent function."""
 
     expert: int
-    index: Tensor
+    index: Tensor | slice
     moments: tuple[Moments, ...]
 
 
@@ -45,7 +45,7 @@ class Committee:
 
     def moments(self, X: Tensor) -> tuple[Moments, ...]:
         """Aggregated mean and variance of each latent function at each row of X."""
-        parts = [self._chunk(rows, self._bases(rows), {}) for rows in X.split(ROWS_AT_ONCE)]
+        parts = [self._chunk(rows, None, {}) for rows in X.split(ROWS_AT_ONCE)]
         return tuple(Moments.concat(functions) for functions in zip(*parts, strict=True))
 
     def moments_instead(self, X: Tensor, answers: Mapping[int, Moments], base: Moments | None = None) -> Moments:
@@ -53,20 +53,23 @@ class Committee:
         parts = []
         for start in range(0, len(X), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
-            bases = self._bases(X[rows]) if base is None else (base.at(rows),)
+            bases = None if base is None else (base.at(rows),)
             parts.append(self._chunk(X[rows], bases, {k: said.at(rows) for k, said in answers.items()})[0])
         return Moments.concat(parts)
 
-    def _chunk(self, X: Tensor, bases: tuple[Moments, ...], answers: Mapping[int, Moments]) -> tuple[Moments, ...]:
+    def _chunk(
+        self, X: Tensor, bases: tuple[Moments, ...] | None, answers: Mapping[int, Moments]
+    ) -> tuple[Moments, ...]:
+        """`bases` None: what prior or communications expert say."""
         with torch.no_grad():
-            asked = self._asked(X, bases)
             shared = self._common_part(X)
-        workers = Serial() if len(X) <= FEW_ROWS else Threads(self.n_jobs)
+            bases = self._bases(X, shared) if bases is None else bases
+            asked = self._asked(X, bases)
+        ask, workers = partial(self._ask, X, asked, shared), Threads(self.n_jobs)
         others = [k for k in asked.any(0).nonzero()[:, 0].tolist() if k not in answers]
-        said = workers.map(partial(self._ask, X, asked, shared), workers.place(others))
-        everywhere = torch.arange(len(X))
+        said = [ask(k) for k in others] if len(X) <= FEW_ROWS else workers.map(ask, workers.place(others))
         said = sorted(
-            [*said, *(_Said(k, everywhere, (own,)) for k, own in answers.items())], key=lambda one: one.expert
+            [*said, *(_Said(k, EVERYWHERE, (own,)) for k, own in answers.items())], key=lambda one: one.expert
         )
         return tuple(
             aggregate(self.rule, base, _answers(said, function), self.n_asked) for function, base in enumerate(bases)
@@ -77,10 +80,10 @@ class Committee:
         """How many experts a row has: all of them, or the nearest."""
         return len(self.experts) if self.nearest is None else self.nearest.most
 
-    def _bases(self, X: Tensor) -> tuple[Moments, ...]:
+    def _bases(self, X: Tensor, shared: CommonPart | None) -> tuple[Moments, ...]:
         if self.common is None:
             return tuple(process.moments(X) for process in self.processes)
-        return self.common.moments(X)
+        return self.common.moments(X) if shared is None else (shared.said,)
 
     def _influence(self, X: Tensor) -> Tensor | None:
         """Where few experts are asked in any case, finding out who could be left out costs more than it saves."""
@@ -94,13 +97,15 @@ class Committee:
         return None if self.common is None else self.common.common_part(X)
 
     def _ask(self, X: Tensor, asked: Tensor, shared: CommonPart | None, k: int) -> _Said:
+        if bool(asked[:, k].all()):
+            return _Said(k, EVERYWHERE, self.experts[k].moments(X, shared))
         index = asked[:, k].nonzero()[:, 0]
         return _Said(k, index, self.experts[k].moments(X[index], None if shared is None else shared.at(index)))
 
     def asked(self, X: Tensor) -> Tensor:
         """Whether each expert (column) is asked about each row of X."""
         with torch.no_grad():
-            return self._asked(X, self._bases(X))
+            return self._asked(X, self._bases(X, self._common_part(X)))
 
     def _asked(self, X: Tensor, bases: tuple[Moments, ...]) -> Tensor:
         """Where experts are near enough and may matter, for any of the latent functions."""
@@ -165,5 +170,5 @@ class Committee:
 
 def _answers(said: Sequence[_Said], function: int) -> Iterator[Answer]:
     for one in said:
-        if len(one.index):
+        if len(one.moments[function].mean):
             yield Answer(one.expert, one.index, one.moments[function])

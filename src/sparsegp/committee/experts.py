@@ -18,8 +18,8 @@ from sparsegp.committee.influence import InfluenceBound, dense_bound, sparse_bou
 from sparsegp.core import inducing, partition
 from sparsegp.core.approximations import Approximation, Family, TestConditional
 from sparsegp.core.block import Block, MemoryRows
-from sparsegp.core.dense import ExactPosterior, require_dense_size
-from sparsegp.core.local import Beyond, LocalPosterior
+from sparsegp.core.dense import MOST_INVERTED, ExactPosterior, require_dense_size
+from sparsegp.core.local import Beyond, LocalPosterior, probes
 from sparsegp.core.posterior import SMALLEST_VARIANCE, LatentPosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.errors import InputError
@@ -71,17 +71,15 @@ class Expert(Protocol):
 
 @dataclass(frozen=True)
 class CommonPart:
-    """Of some rows: covariances with those of a communications expert, whitened ones, and the variance these leave."""
+    """Of some rows: covariances with those of a communications expert, whitened ones, and what that expert says."""
 
     jitter: float
     K: Tensor
     whitened: Tensor
-    var: Tensor
+    said: Moments
 
     def at(self, index: Tensor) -> "CommonPart":
-        if len(index) == len(self.K):
-            return self
-        return CommonPart(self.jitter, self.K[index], self.whitened[index], self.var[index])
+        return CommonPart(self.jitter, self.K[index], self.whitened[index], self.said.at(index))
 
 
 @dataclass(frozen=True)
@@ -105,16 +103,32 @@ class GaussianExpert:
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies prepare for predictions themselves."""
-        return {name: value for name, value in vars(self).items() if name != "_beyond"}
+        return {name: value for name, value in vars(self).items() if name not in ("_beyond_common", "_beyond_nothing")}
 
     @property
     def bounds(self) -> tuple[InfluenceBound | None, ...]:
         return (self.bound,)
 
     def moments(self, X: Tensor, common: CommonPart | None = None) -> tuple[Moments, ...]:
+        own = self.posterior
+        if not isinstance(own, ExactPosterior) or own.beside is not None or len(own.X) > MOST_INVERTED:
+            return (Moments(*own.marginals(X, self._labels(X))),)
+        with torch.no_grad():
+            return (self._moments_of_exact(own, X.to(torch.float64), common),)
+
+    def _moments_of_exact(self, own: ExactPosterior, X: Tensor, common: CommonPart | None) -> Moments:
+        """s_i = s_c - |C_o^-1 (k_o - V w_c)|^2, C = [[C_c, 0], [V, C_o]] the factor of common and own rows; without
+        common ones s_c is that of the prior."""
+        prior_var = own.kernel.diagonal(X)
         if common is not None and self._shares(common):
-            return (self._moments_beyond(X, common),)
-        return (Moments(*self.posterior.marginals(X, self._labels(X))),)
+            n, left = self._n_common, common.said.var
+            K = self._beyond_common.covariance(X)
+            mean = common.K @ own.alpha[:n] + K @ own.alpha[n:]
+            root = self._beyond_common.innovations(K, common.whitened)
+        else:
+            left, K = prior_var, self._beyond_nothing.covariance(X)
+            mean, root = K @ own.alpha, self._beyond_nothing.innovations(K)
+        return Moments(mean, torch.maximum(left - linalg.row_squares(root), SMALLEST_VARIANCE * prior_var))
 
     def _shares(self, common: CommonPart) -> bool:
         """Whether the factor of the common rows is the leading part of the expert's own."""
@@ -126,34 +140,39 @@ class GaussianExpert:
         known = None if self.bound is None else self.bound.common_covariance
         return 0 if known is None else len(known)
 
-    def _moments_beyond(self, X: Tensor, common: CommonPart) -> Moments:
-        """s_i = s_c - |C_o^-1 (k_o - V w_c)|^2, C = [[C_c, 0], [V, C_o]] the factor of common and own rows."""
-        assert isinstance(self.posterior, ExactPosterior)
-        n, alpha = self._n_common, self.posterior.alpha
-        with torch.no_grad():
-            K = self._beyond.covariance(X)
-            mean = common.K @ alpha[:n] + K @ alpha[n:]
-            root = self._beyond.innovations(K, common.whitened)
-            floor = SMALLEST_VARIANCE * self.posterior.kernel.diagonal(X)
-        return Moments(mean, torch.maximum(common.var - linalg.row_squares(root), floor))
+    @cached_property
+    def _beyond_common(self) -> Beyond:
+        """What the expert's own rows say beyond the common ones."""
+        return self._beyond(self._n_common)
 
     @cached_property
-    def _beyond(self) -> Beyond:
-        """What the expert's own rows say beyond the common ones."""
-        assert isinstance(self.posterior, ExactPosterior)
-        n, C = self._n_common, self.posterior.C.factor
-        with parallel.same_digits():
+    def _beyond_nothing(self) -> Beyond:
+        """What all its rows say."""
+        return self._beyond(0)
+
+    def _beyond(self, n: int) -> Beyond:
+        """What its rows say beyond the first n: in float32 where that leaves the variances of its own rows right."""
+        own = self.posterior
+        assert isinstance(own, ExactPosterior)
+        C, rows = own.C.factor, own.X[n:]
+        with parallel.single():  # the same digits whoever asks first
             inverse = linalg.InverseLower.of(C[n:, n:])
-            return Beyond(self.posterior.kernel.onto(self.posterior.X[n:]), inverse.whiten(C[n:, :n].mT).mT, inverse)
+            found = Beyond(own.kernel.onto(rows), inverse.whiten(C[n:, :n].mT).mT, inverse)
+            some = rows[probes(rows)]
+            K, W = found.covariance(some), linalg.whiten_rows(own.kernel(some, own.X[:n]), C[:n, :n]) if n else None
+            left = own.kernel.diagonal(some)
+            left = left if W is None else left - linalg.row_squares(W)
+            return found.narrowed(lambda part: left - linalg.row_squares(part.innovations(K, W)))
 
     def common_part(self, X: Tensor) -> CommonPart | None:
-        if not isinstance(self.posterior, ExactPosterior):
+        own = self.posterior
+        if not isinstance(own, ExactPosterior):
             return None
         with torch.no_grad():
-            K = self.posterior.covariance(X.to(torch.float64))
-            whitened = self.posterior.whitened(K)
-            var = self.posterior.kernel.diagonal(X.to(torch.float64)) - linalg.row_squares(whitened)
-        return CommonPart(self.posterior.C.jitter, K, whitened, var)
+            K, prior_var = own.covariance(X.to(torch.float64)), own.kernel.diagonal(X.to(torch.float64))
+            whitened = own.whitened(K)
+            var = torch.maximum(prior_var - linalg.row_squares(whitened), SMALLEST_VARIANCE * prior_var)
+            return CommonPart(own.C.jitter, K, whitened, Moments(K @ own.alpha, var))
 
     def joint(self, X: Tensor) -> tuple[Tensor, Tensor]:
         return self.posterior.joint(X, self._labels(X))
@@ -220,7 +239,7 @@ class ExpertSpec(Protocol):
 
 @dataclass(frozen=True)
 class DenseSpec:
-    """An exact GP on the rows of the expert, the first `n_common` of which are everybody's."""
+    """An exact GP on the rows of the expert, the first `n_common` of which all experts have."""
 
     block: Block
     n_common: int = 0

@@ -231,7 +231,7 @@ class Inference:
 
 
 def infer(specs: Placed, hyper: Hyperparameters, executor: Executor, *, communicates: bool = False) -> Inference:
-    """The posterior of every expert at the shared hyper-parameters; `communicates`: the first is everybody's."""
+    """The posterior of every expert at the shared hyper-parameters; `communicates`: the first is common to all."""
     if not communicates:
         return Inference(executor.map(train, specs, hyper))
     (common,) = executor.map(itself, specs.subset([0]))
@@ -241,5 +241,5 @@ def infer(specs: Placed, hyper: Hyperparameters, executor: Executor, *, communic
 @linalg.flushed_denormals()
 def train(spec: ExpertSpec, hyper: Hyperparameters, common: ExpertSpec | None = None) -> Trained:
     """The posterior of an expert, which has seen the rows of `common` too."""
-    with torch.no_grad(), parallel.same_digits():
+    with torch.no_grad(), parallel.single():
         return (spec if common is None else spec.augmented(common)).train(hyper)

@@ -104,7 +104,7 @@ class ExactPosterior:
         """The covariance K of the rows is computed unless given."""
         X, y = block.X.to(torch.float64), block.y.to(torch.float64)
         noise, weight, single = row_noise(block, noise_var)
-        with torch.no_grad(), parallel.single_for(len(X)):
+        with torch.no_grad(), parallel.single(len(X)):
             S = kernel(X) if K is None else K.clone()
             S.diagonal().add_(noise)
             diagonal = S.diagonal().clone()
@@ -132,7 +132,7 @@ class ExactPosterior:
 
     @cached_property
     def _inverse_C(self) -> linalg.InverseLower:
-        with parallel.single_for(len(self.X)):
+        with parallel.single(len(self.X)):
             return linalg.InverseLower.of(self.C.factor)
 
     def whitened(self, K: Tensor) -> Tensor:

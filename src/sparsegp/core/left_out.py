@@ -121,7 +121,7 @@ class LeftOutOfRows:
 
     def __call__(self, rows: MemoryRows) -> LeftOutPass:
         groups = list(rows.groups(self.prior.approx.by_block))
-        n = max(1, min(parallel.available(), len(groups)))
+        n = parallel.n_workers(None, len(groups))
         cuts = [len(groups) * k // n for k in range(n + 1)]
         parts = [groups[a:b] for a, b in pairwise(cuts)]
         return reduce(add, parallel.run([partial(self._of_groups, part) for part in parts]))

@@ -47,10 +47,30 @@ class Beyond:
     def n_bytes(self) -> int:
         return self.A.nbytes + self.inverse_C.n_bytes
 
-    def innovations(self, K: Tensor, W: Tensor) -> Tensor:
-        """C^-1 (k_P(x) - W_P w(x)), row by row, of rows with K = k(x, X_P) and whitened features W."""
-        K, W = K.to(self.A.dtype), W.to(self.A.dtype)
-        return self.inverse_C.whiten(K, less=W @ self.A[:, : W.shape[1]].mT)
+    def innovations(self, K: Tensor, W: Tensor | None = None) -> Tensor:
+        """C^-1 (k_P(x) - W_P w(x)), row by row, of rows with K = k(x, X_P) and whitened features W (None: there are no
+        other values)."""
+        K = K.to(self.A.dtype)
+        if W is None:
+            return self.inverse_C.whiten(K)
+        return self.inverse_C.whiten(K, less=W.to(self.A.dtype) @ self.A[:, : W.shape[1]].mT)
+
+    def narrowed(self, variance: "Callable[[Beyond], Tensor]") -> "Beyond":
+        """In float32 where that leaves variances right: half the memory, and half the time of products.
+
+        `variance` gives those of some of the block's own rows, where variances are smallest: they must come out to
+        NARROW_ERROR of themselves.
+        """
+        if len(self.A) < NARROW_ROWS:
+            return self
+        narrow = Beyond(self.covariance, self.A.to(torch.float32), self.inverse_C.to(torch.float32))
+        var, other = variance(self), variance(narrow)
+        return narrow if bool(((var - other).abs() <= NARROW_ERROR * var).all()) else self
+
+
+def probes(X: Tensor) -> slice:
+    """Some of the rows of a block, to try float32 out on."""
+    return slice(None, None, max(1, -(-len(X) // PROBE_ROWS)))
 
 
 @dataclass(frozen=True)
@@ -70,20 +90,12 @@ class LocalBlock(Beyond):
         whitened = inverse_C.whiten(torch.column_stack([W, block.y.to(torch.float64)]).mT).mT
         return cls(prior.kernel.onto(X), whitened[:, :-1].contiguous(), inverse_C, whitened[:, -1].contiguous())
 
-    def narrowed(self, prior: SparsePrior, q: InducingPosterior, X: Tensor) -> Beyond:
-        """What variances need, in float32 where that leaves them right: half the memory, and half the time of products.
-
-        Tried out on some of the block's own rows X, where variances are smallest: under q they must come out to
-        NARROW_ERROR of themselves.
-        """
-        if len(self.z) < NARROW_ROWS:
-            return self
-        narrow = Beyond(self.covariance, self.A.to(torch.float32), self.inverse_C.to(torch.float32))
-        rows = X[:: -(-len(X) // PROBE_ROWS)].to(torch.float64)
+    def for_variances(self, prior: SparsePrior, q: InducingPosterior, X: Tensor) -> Beyond:
+        """What variances under q need, of the block with these rows: in float32 where that is right."""
+        rows = X[probes(X)].to(torch.float64)
         W, K = prior.features(rows), self.covariance(rows)
         D = prior.residual_diag(rows, W)
-        var, other = (_variance(q, D, *part.conditional(K, W, prior)) for part in (self, narrow))
-        return narrow if bool(((var - other).abs() <= NARROW_ERROR * var).all()) else self
+        return self.narrowed(lambda part: _variance(q, D, *part.conditional(K, W, prior)))
 
 
 @dataclass(frozen=True)
@@ -306,11 +318,11 @@ class LocalPosterior:
             block = self.rows.block(k)
             if len(block) == 0:
                 return None
-            with parallel.same_digits():
+            with parallel.single():
                 wide = LocalBlock.of(self.prior, block)
                 if k not in self._weights:
                     self._weights[k] = LocalWeights.of(self.prior, self.q, wide)
-                local = wide.narrowed(self.prior, self.q, block.X)
+                local = wide.for_variances(self.prior, self.q, block.X)
             self._prepared.keep(k, local, self.cache_bytes, needed)
         return local
 
@@ -319,7 +331,7 @@ class LocalPosterior:
         weights = self._weights.get(k)
         if weights is None:
             local = self._prepared.get(k)
-            with parallel.same_digits():
+            with parallel.single():
                 wide = local if isinstance(local, LocalBlock) else LocalBlock.of(self.prior, self.rows.block(k))
                 weights = self._weights[k] = LocalWeights.of(self.prior, self.q, wide)
         return weights

@@ -47,7 +47,7 @@ class InducingPosterior:
     @classmethod
     def from_statistics(cls, statistics: BlockStatistics) -> "InducingPosterior":
         """B = I + sum W V^-1 W^T, mean = B^-1 sum W V^-1 y (M2)."""
-        with parallel.single_for(len(statistics.shift)):  # a loaded model has the same digits
+        with parallel.single(len(statistics.shift)):  # a loaded model has the same digits
             shift = statistics.shift
             B = statistics.precision + torch.eye(len(shift), dtype=torch.float64, device=shift.device)
             # Relative to the mean diagonal an eigenvalue of 1 may be small: B >= I is safe by construction.
@@ -71,12 +71,12 @@ class InducingPosterior:
     @cached_property
     def inverse_root(self) -> linalg.InverseLower:
         """LB^-1: the variance of v^T h is the square of LB^-1 h."""
-        with parallel.single_for(len(self.mean)):
+        with parallel.single(len(self.mean)):
             return linalg.InverseLower.of(self.LB.factor)
 
     @cached_property
     def covariance(self) -> Tensor:
-        with parallel.single_for(len(self.mean)):
+        with parallel.single(len(self.mean)):
             return linalg.inverse_from_cholesky(self.LB.factor)
 
 
@@ -105,7 +105,7 @@ class SparsePosterior:
     @cached_property
     def _weights(self) -> Tensor:
         """a = L^-T mean: the predictive mean is k_*u a."""
-        with parallel.single_for(len(self.q.mean)):
+        with parallel.single(len(self.q.mean)):
             return linalg.solve_lower_transposed(self.prior.root, self.q.mean[:, None])[:, 0]
 
     @cached_property
@@ -117,7 +117,7 @@ class SparsePosterior:
         B and I are those of the inducing values alone, the leading part of B. The last columns of F are for what a
         trend adds, |L_22^-1 (b T(x) - L_21 L_11^-1 w)|^2 with L = LB: its broad prior takes part in no difference.
         """
-        with parallel.single_for(len(self.q.mean)):
+        with parallel.single(len(self.q.mean)):
             return self._prepared_root()
 
     def _prepared_root(self) -> tuple[Tensor, Tensor | None]:

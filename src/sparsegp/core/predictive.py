@@ -179,11 +179,11 @@ class Gaussian:
 
     @property
     def std(self) -> Array:
-        return _root(self.var)
+        return root(self.var)
 
     @property
     def f_std(self) -> Array:
-        return _root(self.f_var)
+        return root(self.f_var)
 
     @property
     def noise_std(self) -> Array:
@@ -288,19 +288,19 @@ class GaussianMixture(ABC):
 
     def quantiles(self, q: ArrayLike) -> Array:
         levels = checked_levels(q)
-        return _by_chunks(lambda rows: self.parts(rows).quantiles(levels), np.empty((len(self.mean), len(levels))))
+        return by_chunks(lambda rows: self.parts(rows).quantiles(levels), np.empty((len(self.mean), len(levels))))
 
     def log_density(self, y: ArrayLike) -> Array:
         target = checked_targets(y, self.mean)
-        return _by_chunks(lambda rows: self.parts(rows).log_density(target[rows]), np.empty_like(self.mean))
+        return by_chunks(lambda rows: self.parts(rows).log_density(target[rows]), np.empty_like(self.mean))
 
     def cdf(self, y: ArrayLike) -> Array:
         target = checked_targets(y, self.mean)
-        return _by_chunks(lambda rows: self.parts(rows).cdf(target[rows]), np.empty_like(self.mean))
+        return by_chunks(lambda rows: self.parts(rows).cdf(target[rows]), np.empty_like(self.mean))
 
     def crps(self, y: ArrayLike) -> Array:
         target = checked_targets(y, self.mean)
-        return _by_chunks(lambda rows: self.parts(rows).crps(target[rows]), np.empty_like(self.mean), PAIR_ROWS)
+        return by_chunks(lambda rows: self.parts(rows).crps(target[rows]), np.empty_like(self.mean), PAIR_ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -467,7 +467,7 @@ def mean_size(mean: Array, std: Array) -> Array:
     return size
 
 
-def _by_chunks(answer: Callable[[slice], Array], out: Array, rows_at_once: int = CHUNK_ROWS) -> Array:
+def by_chunks(answer: Callable[[slice], Array], out: Array, rows_at_once: int = CHUNK_ROWS) -> Array:
     for start in range(0, len(out), rows_at_once):
         rows = slice(start, start + rows_at_once)
         out[rows] = answer(rows)
@@ -512,7 +512,7 @@ def checked_targets(y: ArrayLike, mean: Array) -> Array:
     return target
 
 
-def _root(var: Array) -> Array:
+def root(var: Array) -> Array:
     """Standard deviations of variances that are variances."""
     if (var >= 0).all():
         return np.sqrt(var)

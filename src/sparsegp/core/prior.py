@@ -83,7 +83,7 @@ class SparsePrior:
     @cached_property
     def inverse_root(self) -> linalg.InverseLower:
         """L^-1, for predictions, which use it again and again."""
-        with parallel.single_for(self.n_inducing):
+        with parallel.single(self.n_inducing):
             return linalg.InverseLower.of(self.Luu.factor)
 
     @cached_property
@@ -145,9 +145,8 @@ class SparsePrior:
 
     def residual_block(self, X: Tensor, W: Tensor, K: Tensor | None = None) -> Tensor:
         """D = K_xx - Q_xx in float64, its diagonal clipped at zero; the covariance K_xx is computed unless given."""
-        K = self.kernel(X) if K is None else K
-        V64 = self.of_kernel(W).to(torch.float64)
-        D = linalg.row_gram(V64).neg_().add_(K)
+        D = self.kernel(X).to(torch.float64) if K is None else K.to(torch.float64, copy=True)
+        linalg.less_row_gram_(D, self.of_kernel(W).to(torch.float64))
         D.diagonal().clamp_min_(0.0)
         return D
 

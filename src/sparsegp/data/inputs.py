@@ -23,6 +23,13 @@ def is_named_table(X: Any) -> bool:
     return all(isinstance(name, str) for name in names) or any(kind.kind == "O" for kind in X.dtypes)
 
 
+def missing_in(rows: Array, names: Sequence[str] | None) -> dict[str, int]:
+    """By column, in how many rows its number is missing."""
+    counts = np.isnan(rows).sum(axis=0).tolist()
+    titles = [f"x{d}" for d in range(len(counts))] if names is None else map(str, names)
+    return {name: count for name, count in zip(titles, counts, strict=True) if count}
+
+
 @dataclass(frozen=True)
 class InputColumns:
     """The columns of a fit: their names, how they become numbers, and the name of the target."""
@@ -63,6 +70,12 @@ class InputColumns:
         rows = np.concatenate([np.zeros((0, source.n_features)), *(batch.X for batch in source)])
         self.say_unmet(rows)
         return rows
+
+    def say_missing(self, rows: Array) -> None:
+        """A warning where numbers are missing that never were in the fit."""
+        missing = missing_in(rows, self.names)
+        if missing:
+            warnings.warn(unmet_words(missing, len(rows)), stacklevel=6)
 
     def say_unmet(self, rows: Array) -> None:
         """A warning where rows have values that the fit has not met."""

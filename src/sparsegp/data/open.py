@@ -57,11 +57,11 @@ def open_source(
     return ArraySource.of(X, y, noise_var, sample_weight, batch_rows=batch_rows)
 
 
-def open_inputs(X: Any, features: Sequence[str] | None = None, batch_rows: int | None = None) -> Source:
+def open_inputs(X: Any, features: Sequence[str] | None = None) -> Source:
     """Rows to predict, from files: the columns `features` (None: all), and zeros in place of targets."""
     files = Files.of(X)
     assert files is not None, X
-    return files.open(Roles(None, None if features is None else tuple(features)), batch_rows)
+    return files.open(Roles(None, None if features is None else tuple(features)))
 
 
 def is_source(X: Any) -> bool:

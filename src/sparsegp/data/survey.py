@@ -1,5 +1,6 @@
 """What the columns of a table are: one pass over its rows, whose findings can be added up over parts of them."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -23,6 +24,9 @@ from sparsegp.data.values import (
     are_dates,
     are_numbers,
     family,
+    is_date_text,
+    is_number_text,
+    no_date_among,
     numbers,
     one_array,
     texts,
@@ -41,7 +45,8 @@ class SurveyOptions:
     `rows_for_point` rows in the mean: then its point on a line is well known. Beyond that levels are points.
     `fewest_rows`: a level with fewer is rare, `fewest_for_point` where levels are points. `most_levels`: a column with
     more is an identifier. `repeated`: so is text of whose rows a smaller share has a level that is not rare.
-    `fewest_for_identifier`: rows that it takes."""
+    `fewest_for_identifier`: rows that it takes. `nearly`: a share of rows with numbers or dates that makes text
+    suspicious."""
 
     few_levels: int = 24
     most_indicators: int = 128
@@ -53,6 +58,7 @@ class SurveyOptions:
     fewest_for_identifier: int = 20
     most_rare_names: int = 100_000
     cycles_spanned: float = 1.0
+    nearly: float = 0.9
 
 
 @dataclass(frozen=True)
@@ -342,7 +348,32 @@ def _text(facts: ColumnFacts, asked: str | None, options: SurveyOptions) -> Code
         return _code(facts._as_numbers(), None, options)
     if asked == AS_DATE or (asked is None and is_text and are_dates(values)):
         return _date(_date_facts(facts), asked, options)
-    return _category(facts, options, found=True)
+    found = _category(facts, options, found=True)
+    if asked is None and is_text:
+        _say_nearly(facts, found, options)
+    return found
+
+
+def _say_nearly(facts: ColumnFacts, found: Code, options: SurveyOptions) -> None:
+    """A warning where a column is text because of a few values only, or has dates that are written in another way."""
+    assert facts.levels is not None
+    values, counts = facts.levels.values, facts.levels.counts
+    is_number, is_date = is_number_text(values), is_date_text(values)
+    n_rows = int(pc.sum(counts).as_py())
+    n_numbers, n_dates = (int(pc.sum(counts.filter(kept)).as_py() or 0) for kept in (is_number, is_date))
+    if len(values) > options.few_levels and options.nearly * n_rows <= n_numbers < n_rows:
+        odd = next(iter(values.filter(pc.invert(is_number)).to_pylist()))
+        what = f"numbers, but for {n_rows - n_numbers:,} of {n_rows:,} rows"
+    elif n_dates >= options.nearly * n_rows:
+        odd = no_date_among(values) or values[0].as_py()
+        what = "dates, but not all are written as 2024-03-31 or 2024-03-31T18:30:00Z"
+    else:
+        return
+    warnings.warn(
+        f"Column {facts.name!r} is taken for text ({found.words}). Its values look like {what}, such as {odd!r}. "
+        f"Correct these values, or say that it is a category (categorical=[{facts.name!r}]).",
+        stacklevel=2,
+    )
 
 
 def _date_facts(facts: ColumnFacts) -> ColumnFacts:

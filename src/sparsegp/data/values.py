@@ -22,7 +22,9 @@ NUMBER_TYPE, BOOLEAN_TYPE, TEXT_TYPE, DATE_TYPE, TIME_TYPE, EMPTY_TYPE = (
 )
 _NUMBER = r"^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$"
 _THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$"
+_DATE = r"^\d{1,6}[-./]\d{1,2}[-./]\d{1,4}([ T].*)?$"
 _CODE = r"^[+-]?0\d+$"
+_MOST_LOOKED_AT = 10_000
 _MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none")
 
 
@@ -123,6 +125,17 @@ def are_numbers(values: Any) -> bool:
     return not pc.any(pc.match_substring_regex(found, _CODE)).as_py()
 
 
+def is_date_text(values: Any) -> Any:
+    """Of texts: which look like dates, in whatever order of day, month and year; null where they are missing."""
+    return pc.match_substring_regex(values, _DATE)
+
+
+def no_date_among(values: Any) -> str | None:
+    """The first of these texts that is no date as ISO 8601 writes it; None where all, or all looked at, are dates."""
+    known = _without_missing_words(values).drop_null().unique()[:_MOST_LOOKED_AT]
+    return next((value.as_py() for value in known if _timestamps_of_text(pa.array([value.as_py()])) is None), None)
+
+
 def are_dates(values: Any) -> bool:
     """Whether all of these texts are dates as ISO 8601 writes them, all with or all without a zone."""
     found = _without_missing_words(texts(values)).drop_null()
@@ -144,9 +157,11 @@ def timestamps(column: Any, name: str) -> Any:
     kind = family(column.type)
     try:
         if kind == TEXT_TYPE:
-            found = _timestamps_of_text(_without_missing_words(texts(column)))
+            words = _without_missing_words(texts(column))
+            found = _timestamps_of_text(words)
             if found is None:
-                raise pa.ArrowInvalid("a text is no date")
+                odd = no_date_among(words)
+                raise pa.ArrowInvalid("its values differ in form" if odd is None else f"it has the value {odd!r}")
             return found
         if kind == EMPTY_TYPE:
             return pa.nulls(len(column), pa.timestamp("us"))
@@ -159,8 +174,8 @@ def timestamps(column: Any, name: str) -> Any:
     except pa.ArrowInvalid as error:
         raise InputError(
             f"Column {name!r} cannot be read as dates: {str(error).splitlines()[0]}. Expected dates such as 2024-03-31 "
-            f"or 2024-03-31T18:30:00Z between the years -290000 and 290000. Convert them, or leave the column out "
-            f"(columns={{{name!r}: 'ignore'}})."
+            f"or 2024-03-31T18:30:00Z, all with a zone or none, between the years -290000 and 290000. Convert them, or "
+            f"leave the column out (columns={{{name!r}: 'ignore'}})."
         ) from error
 
 

@@ -1,9 +1,8 @@
 """Pictures of fitted models, as scikit-learn's Display classes: `from_estimator(model, X, y)` and `plot(ax)`."""
 
+from sparsegp.display.columns import EffectDisplay, ImportanceDisplay, RelevanceDisplay
 from sparsegp.display.curves import AnytimeDisplay, LearningCurveDisplay
 from sparsegp.display.forecast import MapDisplay, PredictionDisplay
-from sparsegp.display.importance import EffectDisplay, ImportanceDisplay
-from sparsegp.display.relevance import RelevanceDisplay
 from sparsegp.display.residuals import CalibrationDisplay, CoverageDisplay, ResidualsDisplay
 
 __all__ = [

@@ -1,8 +1,9 @@
 """What all pictures share: matplotlib when it is there, axes to draw on, colours for light and dark pages."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -58,3 +59,34 @@ def column_number(feature: Any, names: Sequence[str]) -> int:
         f"A feature is a column's name or a number from 0 to {len(names) - 1}; got {feature!r}. "
         f"The columns are {', '.join(names[:20])}."
     )
+
+
+@dataclass
+class Display:
+    """A picture. `figure_` and `ax_`, a list where there are several axes, are for changes of your own."""
+
+    n_axes: ClassVar[int] = 1
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw again.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or sequence of them, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        Display
+            The picture itself.
+        """
+        self.figure_, axes = panels(ax, self.n_axes)
+        self.ax_ = axes if self.n_axes > 1 else axes[0]
+        self._draw()
+        return self
+
+    def _draw(self) -> None:
+        """Draw on `ax_`."""
+        raise NotImplementedError

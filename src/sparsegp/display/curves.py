@@ -1,7 +1,7 @@
 """How a fit got better: stages of learning, and errors of anytime fits against steps and seconds (000 figs. 1-4)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import metrics
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, GREEN, GREY, ORANGE, label_axes, legend_above, panels
+from sparsegp.display.axes import BLUE, GREEN, GREY, ORANGE, Display, label_axes, legend_above, panels
 from sparsegp.errors import InputError
 from sparsegp.fit.pipeline import Progress
 
@@ -19,18 +19,15 @@ WIDE = 20.0
 
 
 @dataclass
-class LearningCurveDisplay:
+class LearningCurveDisplay(Display):
     """Log evidence per row that each stage of learning reached, against the seconds since the start.
 
-    Stages work on different rows, as many as is written beside them, so values compare where these are equal. After
-    `plot`: `ax_` and `figure_`.
+    Stages work on different rows, as many as is written beside them, so values compare where these are equal.
     """
 
     seconds: Array
     objective_per_row: Array
     n_rows: list[int]
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any = None, y: Any = None, *, ax: Any = None) -> Self:
@@ -72,20 +69,7 @@ class LearningCurveDisplay:
             [int(stage.n_rows) for stage in stages],
         ).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the curve again.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw. None makes a new figure.
-
-        Returns
-        -------
-        LearningCurveDisplay
-            The picture itself.
-        """
-        self.figure_, (self.ax_,) = panels(ax, 1)
+    def _draw(self) -> None:
         self.ax_.plot(self.seconds, self.objective_per_row, "o-", color=BLUE, ms=4)
         before = [0, *self.n_rows]
         for x, height, rows, previous in zip(self.seconds, self.objective_per_row, self.n_rows, before, strict=False):
@@ -95,7 +79,6 @@ class LearningCurveDisplay:
                 )
         self.ax_.margins(0.12, 0.2)
         label_axes(self.ax_, "seconds of learning", "log evidence per row", "Numbers are rows of a stage")
-        return self
 
 
 @dataclass(frozen=True)
@@ -125,16 +108,14 @@ class Curve:
 
 
 @dataclass
-class AnytimeDisplay:
-    """Curves of one or more anytime fits, by name. After `plot`: `ax_` (a list) and `figure_`.
+class AnytimeDisplay(Display):
+    """Curves of one or more anytime fits, by name.
 
     `full` has seconds and RMSE of the full model that each fit approaches, for time and predictive efficiency.
     """
 
     curves: dict[str, Curve]
     full: dict[str, tuple[float, float]]
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_progress(

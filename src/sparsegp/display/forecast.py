@@ -1,14 +1,23 @@
 """The prediction along one column, with its interval, and maps of it over two."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, GREY, MOST_POINTS, ORANGE, column_number, label_axes, legend_above, panels
+from sparsegp.display.axes import (
+    BLUE,
+    GREY,
+    MOST_POINTS,
+    ORANGE,
+    Display,
+    column_number,
+    label_axes,
+    legend_above,
+)
 from sparsegp.errors import InputError
 from sparsegp.estimators.diagnosis import (
     blocks_at,
@@ -22,11 +31,8 @@ from sparsegp.estimators.diagnosis import (
 
 
 @dataclass
-class PredictionDisplay:
-    """Mean and central interval of y along a column; with more columns, a slice at the medians of the others.
-
-    After `plot`: `ax_` and `figure_`.
-    """
+class PredictionDisplay(Display):
+    """Mean and central interval of y along a column; with more columns, a slice at the medians of the others."""
 
     x: Array
     mean: Array
@@ -38,8 +44,6 @@ class PredictionDisplay:
     y_rows: Array
     is_slice: bool
     inducing: Array | None = None
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(
@@ -106,20 +110,7 @@ class PredictionDisplay:
             inducing=None if inducing is None else inducing[:, 0],
         ).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the curve again.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw. None makes a new figure.
-
-        Returns
-        -------
-        PredictionDisplay
-            The picture itself.
-        """
-        self.figure_, (self.ax_,) = panels(ax, 1)
+    def _draw(self) -> None:
         rows = "rows (their other columns differ)" if self.is_slice else "rows"
         alpha = 0.25 if self.is_slice else 0.6
         self.ax_.scatter(self.x_rows, self.y_rows, s=6, color=GREY, alpha=alpha, label=rows, rasterized=True, lw=0)
@@ -132,7 +123,6 @@ class PredictionDisplay:
         label_axes(self.ax_, self.feature_name, "y")
         self.ax_.set_xlim(self.x[0], self.x[-1])
         legend_above(self.ax_)
-        return self
 
     def _mark_inducing(self, inducing: Array) -> None:
         bottom = np.zeros(len(inducing))
@@ -141,12 +131,14 @@ class PredictionDisplay:
 
 
 @dataclass
-class MapDisplay:
+class MapDisplay(Display):
     """Mean and standard deviation of y over two columns, the others at their medians.
 
     Inducing inputs are shown where the model has just two columns, the edges of blocks where it has blocks. `mean`,
-    `std` and `blocks` have a row for each entry of `y`. After `plot`: `ax_` (a list of two) and `figure_`.
+    `std` and `blocks` have a row for each entry of `y`.
     """
+
+    n_axes = 2
 
     x: Array
     y: Array
@@ -155,8 +147,6 @@ class MapDisplay:
     feature_names: tuple[str, str]
     inducing: Array | None = None
     blocks: NDArray[np.int64] | None = None
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(
@@ -219,20 +209,7 @@ class MapDisplay:
             None if blocks is None else blocks.reshape(shape),
         ).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the two maps again.
-
-        Parameters
-        ----------
-        ax : pair of matplotlib Axes, default=None
-            Where to draw. None makes a new figure with two panels.
-
-        Returns
-        -------
-        MapDisplay
-            The picture itself.
-        """
-        self.figure_, self.ax_ = panels(ax, 2)
+    def _draw(self) -> None:
         for axes, values, title, colours in zip(
             self.ax_, (self.mean, self.std), ("Mean", "Standard deviation"), ("viridis", "magma"), strict=True
         ):
@@ -245,7 +222,6 @@ class MapDisplay:
             axes.set_xlim(self.x[0], self.x[-1])
             axes.set_ylim(self.y[0], self.y[-1])
             label_axes(axes, *self.feature_names, title)
-        return self
 
     def _draw_edges(self, axes: Any, blocks: NDArray[np.int64]) -> None:
         """A line between neighbouring points of the grid that belong to different blocks."""

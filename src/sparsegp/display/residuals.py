@@ -1,12 +1,12 @@
 """Does the model keep its promises on rows with known targets? Coverage of intervals, and errors one by one."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, GREEN, GREY, MOST_POINTS, ORANGE, label_axes, panels
+from sparsegp.display.axes import BLUE, GREEN, GREY, MOST_POINTS, ORANGE, Display, label_axes
 from sparsegp.estimators.diagnosis import checked_rows, columns_of, spread_rows, without_names
 from sparsegp.estimators.segments import Segment, SegmentOptions, Segments
 from sparsegp.metrics import CALIBRATION_LEVELS
@@ -18,16 +18,16 @@ BEYOND_ALL = 0.004
 
 
 @dataclass
-class CalibrationDisplay:
+class CalibrationDisplay(Display):
     """Coverage of central intervals against their nominal level, and the histogram of the PIT values P(Y <= y).
 
     A right model has a curve on the diagonal and a flat histogram, up to the grey band (two standard errors). After
     `plot`: `ax_` (a list of two) and `figure_`.
     """
 
+    n_axes = 2
+
     pit: Array
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
@@ -71,23 +71,9 @@ class CalibrationDisplay:
         inside: Array = (np.abs(2.0 * self.pit - 1.0)[:, None] <= self.levels).mean(axis=0)
         return inside
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw curve and histogram again.
-
-        Parameters
-        ----------
-        ax : pair of matplotlib Axes, default=None
-            Where to draw. None makes a new figure with two panels.
-
-        Returns
-        -------
-        CalibrationDisplay
-            The picture itself.
-        """
-        self.figure_, self.ax_ = panels(ax, 2)
+    def _draw(self) -> None:
         self._plot_curve(self.ax_[0])
         self._plot_histogram(self.ax_[1])
-        return self
 
     def _plot_curve(self, ax: Any) -> None:
         spread = 2.0 * np.sqrt(self.levels * (1.0 - self.levels) / len(self.pit))
@@ -108,16 +94,14 @@ class CalibrationDisplay:
 
 
 @dataclass
-class CoverageDisplay:
+class CoverageDisplay(Display):
     """Coverage of the interval in parts of the rows: by values or deciles of each column, of the forecast, of its std.
 
     Each point is a part, with two standard deviations of chance on both sides. Parts that fail are orange and have
-    squares. After `plot`: `ax_` and `figure_`.
+    squares.
     """
 
     segments: Segments
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, coverage: float = 0.95, ax: Any = None) -> Self:
@@ -160,20 +144,7 @@ class CoverageDisplay:
         parts = self.segments.by_quantity
         return sorted(parts, key=lambda name: min(part.p_value for part in parts[name]))[:MOST_QUANTITIES]
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the parts again.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw. None makes a new figure.
-
-        Returns
-        -------
-        CoverageDisplay
-            The picture itself.
-        """
-        self.figure_, (self.ax_,) = panels(ax, 1)
+    def _draw(self) -> None:
         shown, failing = self.quantities, set(self.segments.failing)
         self.ax_.axvline(self.segments.options.coverage, color=GREY, lw=1, ls="--")
         for place, quantity in enumerate(shown):
@@ -186,7 +157,6 @@ class CoverageDisplay:
         self.ax_.set_ylim(max(len(shown), 1) - 0.5, -0.5)
         self.ax_.set_xlim(right=1.0 + BEYOND_ALL)
         label_axes(self.ax_, f"share of rows inside the {self.segments.options.coverage:.0%} interval", "")
-        return self
 
     def _plot_part(self, part: Segment, height: float, fails: bool) -> None:
         colour, marker = (ORANGE, "s") if fails else (BLUE, "o")
@@ -195,16 +165,11 @@ class CoverageDisplay:
 
 
 @dataclass
-class ResidualsDisplay:
-    """(y - mean)/std against the mean: without pattern, and 19 of 20 rows between the dashed lines, if all is well.
-
-    After `plot`: `ax_` and `figure_`.
-    """
+class ResidualsDisplay(Display):
+    """(y - mean)/std against the mean: without pattern, and 19 of 20 rows between the dashed lines, if all is well."""
 
     mean: Array
     residuals: Array
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
@@ -238,20 +203,8 @@ class ResidualsDisplay:
             mean, std = estimator.predict(rows, return_std=True)
         return cls(mean, (target - mean) / std).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the errors again: at most 2,000 rows, evenly spread.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw. None makes a new figure.
-
-        Returns
-        -------
-        ResidualsDisplay
-            The picture itself.
-        """
-        self.figure_, (self.ax_,) = panels(ax, 1)
+    def _draw(self) -> None:
+        """At most 2,000 rows, evenly spread."""
         shown = spread_rows(len(self.mean), MOST_POINTS)
         self.ax_.axhline(0.0, color=GREY, lw=1)
         for end in (-1.96, 1.96):
@@ -259,4 +212,3 @@ class ResidualsDisplay:
         points = self.mean[shown], self.residuals[shown]
         self.ax_.scatter(*points, s=7, color=BLUE, alpha=0.5, lw=0, rasterized=True)
         label_axes(self.ax_, "predicted mean", "error / predicted std")
-        return self

@@ -37,8 +37,8 @@ from sparsegp.estimators.fitted import Columns
 Array = NDArray[np.float64]
 ARGUMENTS = Place("the arguments of fit")
 NEVER_MISSING = (
-    "In the fit no value was missing, so the model cannot tell what a missing one means: drop those rows, give numbers "
-    "in their place, or fit with rows in which it is missing, too."
+    "In the fit no value was missing, so the model cannot tell here what a missing one means: drop those rows, give "
+    "numbers in their place, or fit with rows in which it is missing, too."
 )
 NO_TARGET = "fit requires y to be passed, but the target y is None. Give y, or target='column' when X is a table."
 HINTS = {
@@ -217,32 +217,47 @@ def batch_of(X: Array, y: Array, noise_var: Any, sample_weight: Any) -> Batch:
     return Batch(X, y, noise, weight, ARGUMENTS)
 
 
-def new_inputs(estimator: Any, X: Any) -> Array:
-    """Inputs to predict at, which must have the columns of the fit, in any order where they have names."""
+def new_inputs(estimator: Any, X: Any, *, may_miss: bool = False) -> Array:
+    """Inputs to predict at, which must have the columns of the fit, in any order where they have names.
+
+    `may_miss`: NaN stays where a number is missing and the model knows what it may be.
+    """
     check_is_fitted(estimator)
-    rows: Array = X
-    if is_plain(estimator, X):
-        require_finite(rows, None)
-        return rows
-    columns = input_columns(estimator)
+    columns, known = input_columns(estimator), estimator.fitted_.columns
+    rows: Array = X if is_plain(estimator, X) else _numbers_of(estimator, columns, X)
+    names = columns.needed if columns.encoding is None else columns.encoding.labels
+    if may_miss and known.completion is not None:
+        require_no_infinity(rows, names)
+        columns.say_missing(rows)
+    else:
+        require_finite(rows, names)
+    return rows
+
+
+def _numbers_of(estimator: Any, columns: InputColumns, X: Any) -> Array:
+    """Whatever holds rows as the numbers that the model sees."""
     encoding = columns.encoding
     if Files.of(X) is not None:
         source = with_encoding(open_inputs(X, columns.needed), encoding)
         if encoding is None:
             require_width(estimator, source.n_features)
-        rows = whole_batch(source).X
+        rows: Array = np.concatenate([np.zeros((0, source.n_features)), *(batch.X for batch in source)])
+        require_rows(rows)
         columns.say_unmet(rows)
     elif columns.takes(X):
         rows = columns.matrix(X)
-        if not len(rows):
-            raise InputError("Found array with 0 sample(s): there are no rows to predict. A minimum of 1 is required.")
+        require_rows(rows)
     else:
         rows = validated(estimator, as_frame(X), dtype=np.float64, order="C", ensure_all_finite=False, reset=False)
         if encoding is not None:
             rows = encoding.of_matrix(rows)
             columns.say_unmet(rows)
-    require_finite(rows, columns.needed if encoding is None else encoding.labels)
     return rows
+
+
+def require_rows(rows: Array) -> None:
+    if not len(rows):
+        raise InputError("Found array with 0 sample(s): there are no rows to predict. A minimum of 1 is required.")
 
 
 def is_plain(estimator: Any, X: Any) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg, memory, parallel
+from sparsegp import linalg, memory, parallel, processes
 from sparsegp.cluster import executor_of
 from sparsegp.committee import aggregation
 from sparsegp.committee.aggregation import Aggregation
@@ -340,7 +340,7 @@ class CommitteeGPRegressor(Estimator):
         blocks: ArrayLike | None = None,
         target: str | None = None,
     ) -> Self:
-        """Remove rows that are in the model. An expert without rows is not asked any more.
+        """Remove rows that are in the model. An expert without rows is no longer used.
 
         Parameters
         ----------
@@ -374,7 +374,7 @@ class CommitteeGPRegressor(Estimator):
         if where is not None:
             return executor_of(where)
         if self.backend == "processes":
-            return parallel.Processes(parallel.n_workers(self.n_jobs, n_experts))
+            return processes.Processes(parallel.n_workers(self.n_jobs, n_experts))
         return nullcontext(parallel.Threads(self.n_jobs))
 
     def _problem(
@@ -434,7 +434,7 @@ class CommitteeGPRegressor(Estimator):
         return min(self.n_experts, n_rows)
 
     def _most_asked(self, given: Given) -> int | None:
-        """Experts by labels need not be where their rows are: of them all are asked, unless somebody says otherwise."""
+        """Experts given by labels need not lie where their rows are: all of them are asked by default."""
         asked: Any = self.most_asked
         if not is_auto(asked):
             return None if asked is None else int(asked)
@@ -456,7 +456,7 @@ class CommitteeGPRegressor(Estimator):
                 checks.positive_number(name, number)
         if not 0.0 <= float(self.skip_tolerance) < 1.0:
             raise InputError(
-                f"skip_tolerance must be at least 0 (ask everybody) and below 1; got {self.skip_tolerance!r}."
+                f"skip_tolerance must be at least 0 (ask all experts) and below 1; got {self.skip_tolerance!r}."
             )
         kind = ExpertKind.get(self.expert, self.power)
         usual = "tpoe" if kind.learns_noise else "grbcm"

@@ -23,10 +23,13 @@ from sparsegp.calibration.calibration import Calibrated, CalibratedJoint, Calibr
 from sparsegp.cluster.prediction import lazy_predictions
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
+from sparsegp.core.drawn import Drawn
+from sparsegp.core.interleaved import Interleaved
 from sparsegp.core.left_out import LeftOut
 from sparsegp.core.predictive import Array, Joint, Predictive, require_numbers
 from sparsegp.core.trend import Trend, detrended
 from sparsegp.data import Batch, to_block
+from sparsegp.data.completion import N_DRAWS, Completed
 from sparsegp.data.digest import RowDigest
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
@@ -47,7 +50,7 @@ from sparsegp.fit.scaling import Scaling
 from sparsegp.fit.start import starting_point
 from sparsegp.fit.trends import trend_of
 from sparsegp.kernels import Kernel
-from sparsegp.parallel import threads_for
+from sparsegp.parallel import one_torch_thread
 
 JOINT_COPIES = 4
 FEWER_ROWS = "Ask for fewer rows at once; return_std and intervals need no covariance."
@@ -269,10 +272,15 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         self.model_.check_labels(blocks, len(batch))
         return drop_weightless(to_block(batch, self.scaling_, self._like), blocks)
 
-    def _new_inputs(self, X: Any) -> Tensor:
-        """New rows in the scaling of the model."""
-        checked, like = checks.new_inputs(self, X), self._like
-        return self.scaling_.tensor(checked, like.dtype, str(like.device))
+    def _new_rows(self, X: Any) -> Completed:
+        """New rows in the scaling of the model; those with gaps as what they may be."""
+        given = checks.new_inputs(self, X, may_miss=True)
+        rows, completion = self.scaling_.inputs(given), self.fitted_.columns.completion
+        return Completed.of_whole(rows) if completion is None else completion.completed(rows)
+
+    def _tensor(self, rows: Array) -> Tensor:
+        like = self._like
+        return torch.from_numpy(np.ascontiguousarray(rows)).to(dtype=like.dtype, device=like.device)
 
     @memory.explained
     def forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Predictive:
@@ -312,8 +320,19 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         >>> forecast.crps([0.8, 0.9]).shape
         (2,)
         """
-        inputs = self._new_inputs(X)
-        with threads_for(len(inputs)):
+        rows = self._new_rows(X)
+        if rows.is_complete:
+            return self._forecast(rows.whole, latent, blocks)
+        own, drawn = rows.labels(blocks)
+        found = Drawn(self._forecast(rows.drawn, latent, drawn), N_DRAWS)
+        if not len(rows.whole):
+            return found
+        return Interleaved(self._forecast(rows.whole, latent, own), found, rows.is_whole)
+
+    def _forecast(self, rows: Array, latent: bool, blocks: ArrayLike | None) -> Predictive:
+        """Of complete rows in the scaling of the model."""
+        inputs = self._tensor(rows)
+        with one_torch_thread(len(inputs)):
             forecast: Predictive = self.model_.forecast(inputs, blocks, self.scaling_)
         require_numbers(forecast.mean, forecast.var)
         return forecast.latent if latent else self._calibrated(forecast, inputs)
@@ -357,7 +376,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         InputError
             If X cannot be used.
         """
-        inputs = self._new_inputs(X)
+        given = checks.new_inputs(self, X)
+        inputs = self._tensor(self.scaling_.inputs(given))
         memory.require(8.0 * JOINT_COPIES * len(inputs) ** 2, f"The covariance of {len(inputs):,} rows", FEWER_ROWS)
         joint: Joint = self.model_.joint_forecast(inputs, blocks, self.scaling_)
         if latent:
@@ -433,13 +453,22 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             joint = self.joint_forecast(X, latent, blocks)
             return joint.mean, joint.cov
         if not return_std:
-            inputs = self._new_inputs(X)
-            with threads_for(len(inputs)):
-                expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
-            require_numbers(expected)
-            return expected
+            rows = self._new_rows(X)
+            if rows.is_complete:
+                return self._expected(rows.whole, blocks)
+            own, drawn = rows.labels(blocks)
+            whole = self._expected(rows.whole, own) if len(rows.whole) else np.empty(0)
+            return rows.pooled(whole, self._expected(rows.drawn, drawn))
         forecast = self.forecast(X, latent, blocks)
         return forecast.mean, forecast.std
+
+    def _expected(self, rows: Array, blocks: ArrayLike | None) -> Array:
+        """Means at complete rows in the scaling of the model."""
+        inputs = self._tensor(rows)
+        with one_torch_thread(len(inputs)):
+            expected: Array = self.model_.expected(inputs, blocks, self.scaling_)
+        require_numbers(expected)
+        return expected
 
     def predict_components(self, X: Any, blocks: ArrayLike | None = None) -> tuple[Array, Array, Array]:
         """Mean of y, and its standard deviation in two parts.

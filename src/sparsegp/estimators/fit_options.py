@@ -15,7 +15,7 @@ from sparsegp.fit.trends import TrendOptions
 @dataclass(frozen=True)
 class FitOptions:
     """When rows stay on disk, what "auto" tries, how time is measured and divided, how models on the way are made, how
-    long learning goes on."""
+    long learning takes."""
 
     opening: OpeningOptions = field(default_factory=OpeningOptions)
     auto: AutoOptions = field(default_factory=AutoOptions)

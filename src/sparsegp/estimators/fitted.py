@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.data import Encoding, FeatureLayout, Source
 from sparsegp.data.codes import NUMBER
+from sparsegp.data.completion import Completion
 from sparsegp.data.digest import RowDigest
 from sparsegp.fit.scaling import Scaling
 
@@ -25,6 +26,8 @@ class Columns:
     names: NDArray[np.object_] | None
     layout: FeatureLayout
     encoding: Encoding | None = None
+    completion: Completion | None = None
+    """What a missing number may be, of columns of numbers without gaps; None: no number may be missing."""
     origin: Encoding | None = None
     """Of columns that are the numbers of an encoding: that encoding."""
 
@@ -46,7 +49,7 @@ class Columns:
         if self.encoding is None:
             return self
         labels = np.array(self.encoding.labels, dtype=object)
-        return Columns(len(labels), labels, self.layout, None, self.encoding)
+        return Columns(len(labels), labels, self.layout, origin=self.encoding)
 
     @property
     def words(self) -> dict[str, str] | None:

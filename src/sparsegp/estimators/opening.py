@@ -32,6 +32,7 @@ from sparsegp.data import (
     to_block,
     with_encoding,
 )
+from sparsegp.data.completion import Completion
 from sparsegp.data.digest import RowDigest
 from sparsegp.data.encoded import needs_survey, surveyed
 from sparsegp.data.scan import say_without_target
@@ -109,6 +110,14 @@ class Opened:
         """Rows in memory to start and choose from."""
         return self.rows.sample.all
 
+    @property
+    def completing(self) -> "Opened":
+        """The same; columns of numbers know from the rows what one of them may be where it is missing."""
+        if self.columns.encoding is not None:
+            return self
+        completion = Completion.of(self.block.X.double().cpu().numpy())
+        return replace(self, columns=replace(self.columns, completion=completion))
+
 
 @contextmanager
 def opened(
@@ -142,7 +151,8 @@ def opened(
             raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
         with connected(where) as client:
             rows = given.source() if scaling is None else _like_fit(estimator, given.source())
-            yield _on_cluster(client, estimator, rows, seed, like, scaling)
+            found = _on_cluster(client, estimator, rows, seed, like, scaling)
+            yield found.completing if scaling is None else found
         return
     source = None
     if can_stream and given.blocks is None:
@@ -151,11 +161,12 @@ def opened(
         source = _large_source(estimator, given, options, arrays=streams_arrays, is_first=scaling is None)
     if source is None:
         _require_room(given)
-    yield (
+    found = (
         _in_memory(estimator, given, like, scaling)
         if source is None
         else _scanned(estimator, source, seed, budget, like, options, scaling)
     )
+    yield found.completing if scaling is None else found
 
 
 def is_dask(X: Any) -> bool:

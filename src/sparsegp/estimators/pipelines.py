@@ -184,7 +184,7 @@ def _change_of_units(name: str, step: Any, n_columns: int) -> ChangeOfUnits:
 
 
 def _given(values: Any, n_columns: int, otherwise: float) -> Array:
-    """Numbers of a scaler, which are None where it was told to leave them out."""
+    """Numbers of a scaler, which are None where it was set to leave them out."""
     return np.full(n_columns, otherwise) if values is None else np.asarray(values, dtype=np.float64)
 
 

@@ -87,7 +87,7 @@ class ProgressLine:
 
 
 class StepListener:
-    """Told of every accepted step, and asks the callbacks whether to stop.
+    """Called after every accepted step; asks the callbacks whether to stop.
 
     `verbose` None: one line of progress after two seconds, if somebody watches. 0: not a word. 1 or more: so many lines
     a second, and after a second what the fit is going to do, and how long that will take.

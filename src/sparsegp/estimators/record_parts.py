@@ -231,7 +231,7 @@ def describe_dense(posterior: ExactPosterior) -> schema.DenseRows:
 def restore_dense(record: schema.DenseRows, kernel: Kernel, trend: Trend | None) -> ExactPosterior:
     require_dense_size(len(record.inputs))
     X = to_tensor(record.inputs)
-    with torch.no_grad(), parallel.single_for(len(X)):  # as `ExactPosterior.build`, to the last digit
+    with torch.no_grad(), parallel.single(len(X)):  # as `ExactPosterior.build`, to the last digit
         K = kernel(X)
         diagonal = to_tensor(record.covariance_diagonal)
         K.diagonal().copy_(diagonal)
@@ -442,7 +442,7 @@ def describe_expert(expert: Any) -> schema.Expert:
 
 
 def restore_expert(record: schema.Expert, kernel: Kernel, noise_kernel: Kernel | None) -> Any:
-    with parallel.same_digits(), linalg.flushed_denormals():  # as `shared_learning.train`, to the last digit
+    with parallel.single(), linalg.flushed_denormals():  # as `shared_learning.train`, to the last digit
         posterior = restore_posterior(record.posterior, kernel)
     influence, partition = restore_influence(record.influence), record.posterior.partition
     if record.noise is not None:

@@ -20,10 +20,14 @@ from sparsegp.data import FeatureLayout
 from sparsegp.errors import ModelFileError
 from sparsegp.estimators import record_parts as parts
 from sparsegp.estimators.fitted import Columns, Fitted
-from sparsegp.files import kernels as kernel_records
-from sparsegp.files import schema
-from sparsegp.files.column_codes import describe_encoding, restore_encoding
-from sparsegp.files.kernels import Classes
+from sparsegp.files import kernel_records, schema
+from sparsegp.files.column_codes import (
+    describe_completion,
+    describe_encoding,
+    restore_completion,
+    restore_encoding,
+)
+from sparsegp.files.kernel_records import Classes
 from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
@@ -62,6 +66,7 @@ def describe(estimator: Any) -> schema.Model:
             names=None if columns.names is None else list(map(str, columns.names)),
             target=fitted.target,
             encoding=None if columns.encoding is None else describe_encoding(columns.encoding),
+            completion=describe_completion(columns.completion),
         ),
         scaling=schema.Scaling(
             input_mean=scaling.x_mean,
@@ -115,7 +120,8 @@ def restore(record: schema.Model, estimators: Mapping[str, type[Any]], classes: 
 def _restored_columns(record: schema.Columns) -> Columns:
     names = None if record.names is None else np.array(record.names, dtype=object)
     if record.encoding is None:
-        return Columns(record.count, names, FeatureLayout.plain(record.count))
+        completion = restore_completion(record.completion, record.count)
+        return Columns(record.count, names, FeatureLayout.plain(record.count), completion=completion)
     encoding = restore_encoding(record.encoding, record.count)
     return Columns(len(encoding.codes), names, encoding.layout, encoding)
 

@@ -49,7 +49,6 @@ READINGS = {"all": Reading.RATIO, "seen": Reading.SEEN}
 WITHOUT_TRIALS = "vfe"
 UNTRIED = f"{WITHOUT_TRIALS}, untried: rows that come in batches or steps are not held twice"
 NOISE_INDUCING = 128
-LEAST_BUDGET_LEFT = 0.1
 
 
 class SparseGPRegressor(Estimator):
@@ -562,7 +561,8 @@ class SparseGPRegressor(Estimator):
         """What the trials have left of the seconds, or a little."""
         if budget.asked is None:
             return budget
-        return replace(budget, asked=max(budget.remaining, LEAST_BUDGET_LEFT * budget.asked), started=budget.clock())
+        least = self.fit_options.auto.least_budget_left * budget.asked
+        return replace(budget, asked=max(budget.remaining, least), started=budget.clock())
 
     def _budget(self) -> Budget:
         return self.fit_options.started(self.time_budget)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sparsegp.data.codes import Category, Code, Date, Embedding, LeftOut, Number
+from sparsegp.data.completion import KNOTS, Completion, is_correlation
 from sparsegp.data.encoding import Encoding
 from sparsegp.errors import ModelFileError
 from sparsegp.files import schema
@@ -22,6 +23,36 @@ def restore_encoding(records: Sequence[schema.ColumnCode], n_features: int) -> E
     if found.n_features != n_features:
         raise ModelFileError(f"the columns become {found.n_features} numbers, and the model has {n_features}")
     return found
+
+
+def describe_completion(completion: Completion | None) -> schema.Completion | None:
+    """The record of what a missing number may be."""
+    if completion is None:
+        return None
+    found = completion.correlation
+    triangle = None if found is None else found[np.tril_indices(len(found))]
+    return schema.Completion(values=completion.values, correlation=triangle)
+
+
+def restore_completion(record: schema.Completion | None, n_features: int) -> Completion | None:
+    """What a missing number may be, of a model with so many columns."""
+    if record is None:
+        return None
+    if record.values.shape != (len(KNOTS), n_features) or (np.diff(record.values, axis=0) < 0.0).any():
+        raise ModelFileError(f"the values of columns are not {len(KNOTS)} of {n_features} columns, from low to high")
+    if record.correlation is None:
+        return Completion(record.values, None)
+    lower = np.tril_indices(n_features)
+    if record.correlation.shape != lower[0].shape:
+        raise ModelFileError(f"the correlation is not that of {n_features} columns")
+    matrix = np.zeros((n_features, n_features))
+    matrix[lower] = record.correlation
+    matrix = matrix + np.tril(matrix, -1).T
+    if not is_correlation(matrix):
+        raise ModelFileError(
+            "the correlation of columns is none: it is not positive definite with ones on its diagonal"
+        )
+    return Completion(record.values, matrix)
 
 
 def _described(code: Code) -> schema.ColumnCode:

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.errors import InputError, ModelFileError
-from sparsegp.files import container, encoding, read_v1
+from sparsegp.files import container, read_v1, typed_json
 from sparsegp.files.schema import Model
 
 ID_DIGITS = 32
+OWN_ROWS = 3
 # Trees of version 2 from description and arrays of each version.
 _TREES: Mapping[int, Callable[[dict[str, Any], container.Arrays], Any]] = {
     1: read_v1.translated,
-    2: encoding.with_arrays,
+    2: typed_json.with_arrays,
 }
 
 
@@ -27,7 +28,7 @@ def read(path: str | os.PathLike[str]) -> Model:
     tree = _TREES[description.pop("schema_version")]
     description.pop("package_version", None)
     try:
-        return encoding.build(Model, tree(description, arrays))
+        return typed_json.build(Model, tree(description, arrays))
     except MemoryError:
         raise
     except Exception as error:
@@ -36,9 +37,9 @@ def read(path: str | os.PathLike[str]) -> Model:
 
 
 def write(path: str | os.PathLike[str], model: Model) -> None:
-    description, arrays = encoding.to_json(model)
+    description, arrays = typed_json.to_json(model)
     try:
-        encoding.from_json(Model, description, arrays)
+        typed_json.from_json(Model, description, arrays)
     except ModelFileError as error:
         raise ModelFileError(
             f"The model would be refused when loaded: {error}. Look at info_ and fit again; the file was not written."
@@ -46,7 +47,7 @@ def write(path: str | os.PathLike[str], model: Model) -> None:
     container.write(path, {"package_version": _version(), **description}, arrays)
 
 
-def own_rows(model: Model, most: int = 3) -> NDArray[np.float64]:
+def own_rows(model: Model) -> NDArray[np.float64]:
     """Some rows among those that the model was made from, in the user's units: every honest model predicts there."""
     posteriors = [model.posterior] if model.committee is None else [e.posterior for e in model.committee.experts]
     scaling = model.scaling
@@ -54,7 +55,7 @@ def own_rows(model: Model, most: int = 3) -> NDArray[np.float64]:
         parts = () if posterior is None else (posterior.inducing, posterior.dense)
         for part in parts:
             if part is not None and len(part.inputs):
-                rows: NDArray[np.float64] = scaling.input_mean + scaling.input_scale * part.inputs[:most]
+                rows: NDArray[np.float64] = scaling.input_mean + scaling.input_scale * part.inputs[:OWN_ROWS]
                 return rows
     return scaling.input_mean[None]
 

@@ -81,6 +81,14 @@ class ColumnCode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What a missing number may be, of columns of numbers without gaps; see "Missing numbers"."""
+
+    values: Array = entry("scaled values of each column at the normal scores -3, -2.90625, ..., 3", shape="65, D")
+    correlation: Array | None = optional("of the scores of the columns, a triangle; missing: none", shape="D (D + 1)/2")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Columns:
     """The columns that the model was fitted with."""
 
@@ -88,6 +96,7 @@ class Columns:
     names: list[str] | None = optional("names of the columns of the table, in order")
     target: str | None = optional("name of the column of y")
     encoding: list[ColumnCode] | None = optional("how the columns of the table become those of X; missing: they are")
+    completion: Completion | None = optional("what a missing number may be; missing: no number may be missing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -498,6 +507,7 @@ RECORDS: tuple[type[Any], ...] = (
     Model,
     Columns,
     ColumnCode,
+    Completion,
     Scaling,
     Kernel,
     KernelNode,

@@ -199,7 +199,7 @@ def _split(sample: MemoryRows, rng: np.random.Generator, options: AutoOptions) -
 
 @dataclass(frozen=True)
 class _Tried:
-    """A trial, its model, the seconds of it in which all rows were visited, and whether somebody asked to stop."""
+    """A trial, its model, the seconds of it in which all rows were visited, and whether the caller asked to stop."""
 
     trial: Trial
     progress: Progress | None = None
@@ -223,8 +223,8 @@ def _tried(
 
     def on_step(step: LearningStep) -> bool:
         nonlocal asked
-        told = replace(step, stage=f"trial of {name}")
-        asked = asked or (problem.on_step is not None and problem.on_step(told))
+        reported = replace(step, stage=f"trial of {name}")
+        asked = asked or (problem.on_step is not None and problem.on_step(reported))
         return asked
 
     last: Progress | None = None

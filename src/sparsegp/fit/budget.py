@@ -28,7 +28,7 @@ class BudgetOptions:
 
 @dataclass
 class Budget:
-    """`asked` seconds from `started`; None: no limit. The last `reserved` of them are for what follows.
+    """`asked` seconds from `started`; None: no limit.
 
     `row_seconds`: inference of one row, as last measured; `read_seconds`: reading one, where rows are not in memory.
     """
@@ -38,7 +38,6 @@ class Budget:
     clock: Clock = time.perf_counter
     row_seconds: float = 0.0
     options: BudgetOptions = field(default_factory=BudgetOptions)
-    reserved: float = 0.0
     read_seconds: float = 0.0
 
     @property
@@ -51,18 +50,12 @@ class Budget:
 
     @property
     def remaining(self) -> float:
-        return math.inf if self.asked is None else self.asked - self.reserved - self.used
+        return math.inf if self.asked is None else self.asked - self.used
 
     def sub(self, fraction: float) -> "Budget":
         """A part of the seconds that are left, from now on."""
         asked = None if self.asked is None else max(fraction * self.remaining, 0.0)
-        return replace(self, asked=asked, started=self.clock(), reserved=0.0)
-
-    def reserving(self, fraction: float) -> "Budget":
-        """The same seconds without the last `fraction` of what is left, which this budget keeps for what follows."""
-        if self.asked is None:
-            return self
-        return replace(self, reserved=self.reserved + fraction * max(self.remaining, 0.0))
+        return replace(self, asked=asked, started=self.clock())
 
     def allows(self, seconds: float) -> bool:
         """Whether that many seconds are left."""
@@ -72,7 +65,7 @@ class Budget:
         """When that fraction of all seconds is over."""
         if self.asked is None:
             return None
-        return Deadline(self.started + fraction * (self.asked - self.reserved), self.clock)
+        return Deadline(self.started + fraction * self.asked, self.clock)
 
     def deadline_of_rest(self, fraction: float) -> Deadline | None:
         """When that fraction of what is left is over."""

@@ -1,4 +1,4 @@
-"""The state of learning in a file, so that a driver that was killed goes on from where it was."""
+"""The state of learning in a file, so that a killed driver continues where it stopped."""
 
 import hashlib
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class Checkpoint:
         if str(found["task"]) != task:
             raise InputError(
                 f"The checkpoint '{self.path}' was left by a fit of other data or with other parameters. Name another "
-                "file, or remove this one to begin anew."
+                "file, or remove this one to start again."
             )
         parameters = {
             name.removeprefix("parameter."): torch.from_numpy(values)

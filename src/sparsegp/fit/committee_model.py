@@ -415,4 +415,4 @@ def _found(
 
 def _refuse_blocks(blocks: ArrayLike | None) -> None:
     if blocks is not None:
-        raise InputError("blocks= is for fit and partial_fit: every expert that may know something of a row is asked.")
+        raise InputError("blocks= is for fit and partial_fit. A prediction asks every expert that matters at a row.")

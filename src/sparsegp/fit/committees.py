@@ -29,7 +29,7 @@ from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.sum_objective import place
 from sparsegp.learn.trace import LearningResult, LearningStep, is_over
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
-from sparsegp.noise.noise_start import NoiseStart, local_noise_start, noise_start
+from sparsegp.noise.noise_start import NoiseStart, noise_start
 
 
 @dataclass(frozen=True)
@@ -261,6 +261,6 @@ def _noise_start(task: _Task, noise: NoiseSpec) -> NoiseStart:
     choices = problem.start.kernel, problem.start.noise_var, noise.kernel, task.limits, problem.rng
     sizes = [len(cell) for cell in cells]
     if max(sizes) > problem.learning.committee.largest_dense_cell:
-        return noise_start(task.block, *choices)
+        return noise_start(MemoryRows(task.block), *choices, local=False)
     offsets = torch.tensor([0, *sizes]).cumsum(0)
-    return local_noise_start(MemoryRows(task.block.take(torch.cat(cells)), offsets), *choices)
+    return noise_start(MemoryRows(task.block.take(torch.cat(cells)), offsets), *choices, local=True)

@@ -66,12 +66,14 @@ class Residuals:
         if blocking is None:
             return cls.of(model, block)
         late = budget.deadline_of_rest(options.residuals_fraction)
-        labels, parts = blocking.nearest(block.X), list[Residuals]()
+        labels, parts, n_visited = blocking.nearest(block.X), list[Residuals](), 0
         for some in np.array_split(rng.permutation(blocking.n_blocks), -(-blocking.n_blocks // options.blocks_at_once)):
             index = torch.nonzero(torch.isin(labels, torch.from_numpy(some)))[:, 0]
+            n_visited += len(some)
             if len(index):
                 parts.append(cls.of(model, block.take(index)))
-            if is_over(late) and sum(map(len, parts)) >= options.fewest_residuals:
+            is_enough = n_visited >= options.fewest_blocks and sum(map(len, parts)) >= options.fewest_residuals
+            if is_over(late) and is_enough:
                 break
         return cls.concat(parts)
 

@@ -29,10 +29,11 @@ from sparsegp.fit.start import global_start
 from sparsegp.kernels import Kernel
 from sparsegp.learn import lbfgs, neighbourhoods
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
-from sparsegp.learn.neighbourhoods import Rounds
+from sparsegp.learn.neighbourhoods import Opening, Rounds
 from sparsegp.learn.sum_objective import threaded_sum
+from sparsegp.learn.trace import Deadline
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
-from sparsegp.noise.noise_start import local_noise_start
+from sparsegp.noise.noise_start import noise_start
 
 AUTO = "auto"
 OF_NO_USE = -1e100
@@ -47,7 +48,8 @@ class KernelOptions:
     lengthscales, or chance would decide. `least_noise_fraction` is of the noise to start from: rows that are there
     twice would drive it to nothing, and all kernels to lengthscale zero. Thinned rows have other neighbours, so
     `most_rows` is as many as the search for neighbours can bear. Kernels differ by hundredths of the log density, rows
-    by several: it takes many `judged_rows` to tell kernels apart. Heavy tails of residuals, which a calibration will
+    by several: it takes many `judged_rows` to tell kernels apart. `budget_fraction` of a budget is for the choice, and
+    `common_fraction` of that for the first kernel. Heavy tails of residuals, which a calibration will
     mend, must not decide; a simple `shape` is enough for that. With learned noise they are judged on `n_cells` cells of
     `cell_rows` rows, after `iterations` there.
     """
@@ -55,19 +57,25 @@ class KernelOptions:
     candidates: tuple[str, ...] = ("matern32", "matern12", "se", "matern52")
     first_rounds: Rounds = field(
         default_factory=lambda: Rounds(
-            counts=(8,), n_rows=200, iterations=25, n_judged=100, n_neighbours=50, opening_count=8
+            counts=(16,), n_rows=200, iterations=25, n_judged=200, n_neighbours=50, opening_count=8
         )
     )
     rounds: Rounds = field(
         default_factory=lambda: Rounds(
-            counts=(8,), n_rows=200, iterations=12, n_judged=50, n_neighbours=50, openings=()
+            counts=(),
+            n_judged=200,
+            n_neighbours=50,
+            openings=(Opening(1.0, 1.0), Opening(0.3, 1.0)),
+            opening_count=16,
+            opening_iterations=15,
         )
     )
     least_noise_fraction: float = 1e-3
     most_rows: int = 1_000_000
     budget_fraction: float = 0.15
+    common_fraction: float = 0.5
     fewest_seconds: float = 4.0
-    judged_rows: int = 500
+    judged_rows: int = 2000
     shape: ShapeOptions = QUICK
     n_cells: int = 8
     cell_rows: int = 300
@@ -128,7 +136,8 @@ def best_start(
     seed, begun = int(rng.integers(2**31)), time.perf_counter()
     first = next(iter(starts.values()))
     limits = options.start.limits(block, first.noise_var, options.least_noise_fraction * first.noise_var)
-    common = learned(first, block, limits, np.random.default_rng(seed), options.first_rounds)
+    late = None if time_budget is None else Deadline(begun + options.common_fraction * seconds)
+    common = learned(first, block, limits, np.random.default_rng(seed), options.first_rounds, late)
     if time.perf_counter() - begun + judge.fewest_seconds > seconds:
         return ChosenKernel(next(iter(starts)), _start_of(common))
     judge = judge.prepared(block, common, np.random.default_rng(seed))
@@ -145,13 +154,13 @@ def best_start(
     return ChosenKernel(best, ends[best])
 
 
-def clear_winner(scores: dict[str, Array], errors_better: float = 1.0) -> str:
+def clear_winner(scores: dict[str, Array]) -> str:
     """The first, unless another is better by more than chance, row by row."""
     best, *others = scores
     for name in others:
         gain = scores[name] - scores[best]
         error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
-        if float(gain.mean()) > errors_better * error:
+        if float(gain.mean()) > error:
             best = name
     return best
 
@@ -240,7 +249,7 @@ class LearnedNoise:
         limits = self.options.start.limits(block, noise_var, self.least_noise_var)
         try:
             noise_kernel = deepcopy(self.noise_kernel)
-            start = local_noise_start(self.cells, hyper.kernel, noise_var, noise_kernel, limits, rng)
+            start = noise_start(self.cells, hyper.kernel, noise_var, noise_kernel, limits, rng, local=True)
             specs = self._specs(self.cells, hyper.kernel, start.kernel, limits, rng)
             first = block.X[:1]
             joint = JointHyperparameters(hyper.kernel, first, start.kernel, first, start.mean, learn_inducing=False)
@@ -264,13 +273,18 @@ class LearnedNoise:
 
 
 def learned(
-    start: Start, block: Block, limits: Limits, rng: np.random.Generator, rounds: neighbourhoods.Rounds
+    start: Start,
+    block: Block,
+    limits: Limits,
+    rng: np.random.Generator,
+    rounds: Rounds,
+    deadline: Deadline | None = None,
 ) -> Hyperparameters:
     """Kernel and constant noise from neighbourhoods, in place; from where they are if that fails."""
     hyper = Hyperparameters(
         start.kernel, start.noise_var, block.X[:1], learn_noise=block.noise_var is None, learn_inducing=False
     )
     with suppress(FactorizationError):
-        neighbourhoods.learn(block, hyper, limits, optimizer="lbfgs", rng=rng, rounds=rounds)
+        neighbourhoods.learn(block, hyper, limits, optimizer="lbfgs", rng=rng, rounds=rounds, deadline=deadline)
     hyper.clear_gradient()
     return hyper

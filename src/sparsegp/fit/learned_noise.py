@@ -22,7 +22,7 @@ from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, is_over
 from sparsegp.noise import noise_learning, svshgp
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_learning import Inferred
-from sparsegp.noise.noise_start import NoiseStart, local_noise_start, noise_start
+from sparsegp.noise.noise_start import NoiseStart, noise_start
 from sparsegp.noise.process import NoiseProcess
 
 ALL_ROWS = "all rows were visited"
@@ -121,10 +121,7 @@ def _noise_start(task: _Task) -> NoiseStart:
     if problem.optimizer is None:
         return NoiseStart(noise.kernel, math.log(start.noise_var) if noise.mean is None else noise.mean)
     given = start.kernel, start.noise_var, noise.kernel, task.limits, problem.rng, problem.trend
-    if problem.approx.by_block:
-        found = local_noise_start(task.rows, *given)
-    else:
-        found = noise_start(task.rows.sample.all, *given)
+    found = noise_start(task.rows, *given, local=problem.approx.by_block)
     return found if noise.mean is None else replace(found, mean=noise.mean)
 
 

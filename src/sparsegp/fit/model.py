@@ -6,7 +6,7 @@ pass over the rows it holds.
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from sparsegp.core.dense import ExactPosterior, NystromPosterior
 from sparsegp.core.left_out import OTHER_ROWS, LeftOut, LeftOutOfRows, left_out_of_exact, left_out_of_nystrom
 from sparsegp.core.local import LocalPosterior
 from sparsegp.core.posterior import LatentPosterior, SparsePosterior
-from sparsegp.core.predictive import Gaussian, Joint, NoiseMixture, Predictive
+from sparsegp.core.predictive import Gaussian, Joint, NoiseMixture
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.core.trend import Trend
@@ -41,58 +41,6 @@ NOISE_IS_OF_ALL_ROWS = (
     "depends on every row, and without one of them it would have to be found again by iteration. Hold rows out "
     "instead, or name an approximation, as 'pic', and fit again."
 )
-
-
-class FittedModel(Protocol):
-    """What estimators ask of a model, in its scaling."""
-
-    @property
-    def kernel(self) -> Kernel: ...
-
-    @property
-    def noise_var(self) -> float:
-        """The noise variance, or the mean of those of all rows."""
-
-    @property
-    def log_evidence(self) -> float:
-        """Log evidence or bound of the rows the model holds."""
-
-    @property
-    def innovations(self) -> Innovations:
-        """How new rows differed from what was expected of them."""
-
-    def check_labels(self, blocks: ArrayLike | None, n_rows: int) -> None:
-        """An error where new rows cannot have these labels."""
-
-    def expected(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> Array:
-        """The mean of the forecast alone, which may take much less time."""
-
-    def forecast(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> Predictive:
-        """The forecast of y at each row, in the user's units. `blocks` are labels of the user."""
-
-    def joint_forecast(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> Joint:
-        """The forecast of y at all rows together, in the user's units."""
-
-    def add(self, block: Block, labels: ArrayLike | None = None) -> Self:
-        """With more rows. By blocks, rows with one label (or all, without labels) are one block."""
-
-    def remove(self, block: Block, labels: ArrayLike | None = None) -> Self:
-        """Without rows that were added before."""
-
-    def scale(self, factor: float) -> Self:
-        """Every row held counts `factor` times what it did."""
-
-    def merge(self, other: Self) -> Self:
-        """With the rows of another model, of which none may be in this one."""
-
-    def require_left_out(self) -> None:
-        """An error with the reason where rows cannot be left out in closed form."""
-
-    def left_out(self, rows: Rows) -> LeftOut:
-        """What the model would say of each row that it holds if it had all the others, in the order of `rows`."""
-
-    def reported(self) -> Self:
-        """The same, after a warning if recent rows are far from those of the fit: once."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +145,7 @@ class Model:
 
     @cached_property
     def filter_state(self) -> FilterState:
-        """The state that updates go on from."""
+        """The state from which updates continue."""
         if self.approx.family is not Family.INDUCING:
             raise InputError(
                 f"approximation={self.approx.name!r} cannot be updated: it has no additive statistics. Use 'vfe', "

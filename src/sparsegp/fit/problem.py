@@ -43,7 +43,7 @@ class Start:
         return bool(self.stages) and self.stages[-1].stopped
 
     def going_on(self) -> "Start":
-        """The same, with nobody having asked to stop; an interrupt stays one."""
+        """The same without a request to stop; an interrupt stays one."""
         stages = (s if s.reason == INTERRUPTED else replace(s, stopped=False) for s in self.stages)
         return replace(self, stages=tuple(stages))
 
@@ -113,8 +113,8 @@ class CalibrationOptions:
     plus `offset` of its median, of at most `scale_rows` rows left out of the fit in closed form. One of the `strengths`
     of the local scale is chosen on the rows held out. Residuals count as if they were not `farthest` out, or
     `farthest_for_scale`. `budget_fraction` of a time budget is for all of it. Local models predict the rows held out
-    of `blocks_at_once`, for `residuals_fraction` of that time, and at least `fewest_residuals` rows. In a stream a
-    residual counts half after `half_life` more rows.
+    of `blocks_at_once`, for `residuals_fraction` of that time, and at least `fewest_residuals` rows of `fewest_blocks`:
+    those of a few blocks do not speak for all. In a stream a residual counts half after `half_life` more rows.
     """
 
     kind: str = AUTO
@@ -132,6 +132,7 @@ class CalibrationOptions:
     residuals_fraction: float = 0.4
     blocks_at_once: int = 8
     fewest_residuals: int = 1_000
+    fewest_blocks: int = 48
     half_life: float = 500.0
     trees: TreeOptions = field(default_factory=TreeOptions)
     shape: ShapeOptions = field(default_factory=ShapeOptions)

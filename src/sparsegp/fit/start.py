@@ -126,7 +126,7 @@ def until_interrupted(learning: Callable[[], list[LearningResult]]) -> list[Lear
     try:
         return learning()
     except KeyboardInterrupt:
-        warnings.warn("Learning was interrupted: the model is that of the best hyper-parameters met.", stacklevel=2)
+        warnings.warn("Learning was interrupted: the model is that of the best hyper-parameters found.", stacklevel=2)
         return [LearningResult(float("nan"), 0, 0, 0, 0.0, INTERRUPTED, stopped=True)]
 
 

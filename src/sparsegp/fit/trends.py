@@ -1,4 +1,4 @@
-"""Which trend a model has: the one that was asked for, or, for "auto", the one that its rows speak for."""
+"""Which trend a model has: the requested one or, for "auto", the one that its rows support."""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class TrendOptions:
 
 
 def trend_of(asked: str | None, block: Block, options: TrendOptions | None = None) -> Trend | None:
-    """The trend that was asked for. A column without two values has no part in a plane."""
+    """The requested trend. A column without two values has no part in a plane."""
     options = options or TrendOptions()
     if asked is None:
         return None

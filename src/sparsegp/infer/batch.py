@@ -3,7 +3,6 @@
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from sparsegp import parallel
 from sparsegp.core.block import Block, MemoryRows, Rows
@@ -11,8 +10,6 @@ from sparsegp.core.local import LocalPosterior, make_posterior
 from sparsegp.core.posterior import InducingPosterior, SparsePosterior, log_evidence
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
-
-Group = TypeVar("Group")
 
 
 @dataclass(frozen=True)
@@ -39,9 +36,9 @@ class StatisticsOfRows:
     prior: SparsePrior
 
     def __call__(self, rows: MemoryRows) -> BlockStatistics:
-        parts = shared_out(list(rows.groups(self.prior.approx.by_block)))
-        first, *others = parallel.run([partial(BlockStatistics.from_blocks, self.prior, part) for part in parts])
-        return sum(others, start=first)
+        groups = list(rows.groups(self.prior.approx.by_block))
+        found: BlockStatistics = parallel.summed(partial(BlockStatistics.from_blocks, self.prior), groups)
+        return found
 
 
 @dataclass(frozen=True)
@@ -57,12 +54,6 @@ class StatisticsOfBlock:
 def statistics_of(prior: SparsePrior, rows: Rows) -> BlockStatistics:
     """The sum over all rows."""
     return rows.sum(StatisticsOfRows(prior))
-
-
-def shared_out(groups: list[Group]) -> list[list[Group]]:
-    """The groups of each thread."""
-    n = max(1, min(parallel.available(), len(groups)))
-    return [groups[k::n] for k in range(n)]
 
 
 def infer(prior: SparsePrior, rows: Rows) -> tuple[BatchState, SparsePosterior | LocalPosterior, BatchInfo]:

@@ -93,7 +93,7 @@ class FilterState:
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What one block told: psi = log N(r; 0, S) - a_k, and its innovation r against what the model expected.
+    """What one block contributed: psi = log N(r; 0, S) - a_k, and its innovation r against what the model expected.
 
     nis = r^T S^-1 r. `clipped_nis` bounds the part of each row, so that single outliers do not count as drift.
     `expected_nis` is n_rows, plus (at most) what the residual left out of V adds for the variational rows.

@@ -13,7 +13,6 @@ from sparsegp.core.posterior import InducingPosterior, SparsePosterior
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.infer.anytime import AnytimeState, Visit
 
-TOLERANCE = 0.05
 FEWEST_BLOCKS = 6
 
 
@@ -112,5 +111,5 @@ def _beyond_size(phi: Tensor, recent: tuple[Visit, ...]) -> Tensor:
 
 
 def relative_error(se: Tensor, std: Tensor) -> float:
-    """max over probes of se/std(y_*): below TOLERANCE the remaining error is not worth the time."""
+    """max over probes of se/std(y_*): where it is small, the remaining error is not worth the time."""
     return float((se / std).max())

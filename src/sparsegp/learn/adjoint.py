@@ -64,10 +64,9 @@ class SharedAdjoint:
 
     @classmethod
     def build(cls, prior: SparsePrior, q: InducingPosterior, inverse_L: Tensor, *, direct: bool) -> "SharedAdjoint":
-        eye = torch.eye(len(q.mean), dtype=torch.float64, device=q.mean.device)
         # for rows without residual, bar W = diag(1/noise) (y m^T + W (rho I - B^-1 - m m^T))
-        slope = (prior.approx.penalty * eye - q.covariance - torch.outer(q.mean, q.mean)) @ inverse_L
-        slope = inverse_L.mT @ slope if direct else slope
+        inner = _explained(q.mean, q.covariance, prior.approx.penalty)
+        slope = linalg.congruence_(inner, inverse_L) if direct else linalg.rows_times_lower_(inner, inverse_L)
         M = prior.n_inducing
         coarse = torch.float32 if len(q.mean) >= COARSE_FROM else torch.float64
         weights = (inverse_L.mT @ q.mean)[:M]
@@ -147,13 +146,13 @@ def _together(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor
     YB = linalg.product(coarse_Y, shared.coarse_B)
     g = V_inv @ (block.y.to(torch.float64) - W @ shared.mean)
     E = linalg.symmetric_product(YB, coarse_Y)
-    V_bar = torch.sub(E, V_inv).addr_(g, g).mul_(0.5)
+    V_bar = E.to(torch.float64).sub_(V_inv).addr_(g, g, beta=0.5, alpha=0.5)
     D_bar, noise_bar = noise_model.block_pullback(prior.approx, D, noise, weight, V_inv, V_bar)
     if block.weight is not None:
         d_bar, single_bar = noise_model.repeats_pullback(prior.approx, D, noise, weight)
         D_bar, noise_bar = D_bar + torch.diag(d_bar), noise_bar / weight + single_bar
     DW = linalg.product(D_bar, W)
-    W_bar = torch.addr(-YB.to(torch.float64), g, shared.mean).sub_(DW, alpha=2.0)
+    W_bar = YB.to(torch.float64).addr_(g, shared.mean, beta=-1.0).sub_(DW, alpha=2.0)
     gram = linalg.symmetric_product(prior.of_kernel(W).mT, prior.of_kernel(DW).mT)
     return BlockAdjoint(shared.to_covariance(prior, W_bar), D_bar, noise_bar, gram)
 
@@ -169,9 +168,14 @@ def inducing_adjoint(
     prior: SparsePrior, shared: SharedAdjoint, precision: Tensor, residual_gram: Tensor | None
 ) -> Tensor:
     """bar Kuu = L^-T [ (I - B^-1 - m m^T)/2 + sum_k W^T bar D_k W ] L^-1, the sum from that of `BlockAdjoint`."""
-    eye = torch.eye(len(shared.mean), dtype=torch.float64, device=shared.mean.device)
     M = prior.n_inducing
-    inner = 0.5 * (eye - shared.inverse_B - torch.outer(shared.mean, shared.mean))[:M, :M]
+    inner = _explained(shared.mean, shared.inverse_B, 1.0)[:M, :M].mul_(0.5)
     inner = inner + residual_part(prior, precision, residual_gram)
-    inverse_L = shared.inverse_L[:M, :M]
-    return linalg.symmetric(inverse_L.mT @ inner @ inverse_L)
+    return linalg.symmetric(linalg.congruence_(inner, shared.inverse_L[:M, :M]))
+
+
+def _explained(mean: Tensor, inverse_B: Tensor, of_prior: float) -> Tensor:
+    """of_prior I - B^-1 - m m^T, a new matrix."""
+    inner = torch.addr(inverse_B, mean, mean, beta=-1.0, alpha=-1.0)
+    inner.diagonal().add_(of_prior)
+    return inner

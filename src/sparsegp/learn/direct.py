@@ -15,7 +15,6 @@ from sparsegp import linalg, parallel
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
-from sparsegp.infer import batch
 
 LARGEST_LOSS = 1e-3
 LARGEST_CONDITION = 1e7
@@ -53,9 +52,9 @@ class DirectStatistics:
     prior: SparsePrior
 
     def __call__(self, rows: MemoryRows) -> BlockStatistics:
-        parts = batch.shared_out(list(rows.chunks()))
-        first, *others = parallel.run([partial(_products, self.prior, part) for part in parts])
-        return _whitened(self.prior, sum(others, start=first))
+        total = parallel.summed(partial(_products, self.prior), list(rows.chunks()))
+        with parallel.single(self.prior.n_inducing):
+            return _whitened(self.prior, total)
 
 
 def _products(prior: SparsePrior, blocks: Iterable[Block]) -> Products:

@@ -23,7 +23,7 @@ def maximize(
     on_step: StepCallback | None = None,
     deadline: Deadline | None = None,
 ) -> LearningResult:
-    """Climb the objective from the given hyper-parameters, in place; they end at the best point met.
+    """Climb the objective from the given hyper-parameters, in place; they end at the best point found.
 
     An iteration that gains less than `tolerance` times max(|objective per row|, 1) per row has converged.
     """

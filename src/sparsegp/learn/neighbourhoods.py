@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from sparsegp import linalg
@@ -25,7 +26,7 @@ from sparsegp.learn.sum_objective import ExactPart, threaded_sum
 from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, is_over
 from sparsegp.parallel import Threads
 
-SEARCHED_ENTRIES = 2**22
+SPARE_NEIGHBOURS = 8
 KERNEL_ROWS = 256
 MOST_TOGETHER = 64
 
@@ -198,19 +199,32 @@ def predicted_by_neighbours(
         n_together = MOST_TOGETHER
         with torch.no_grad():
             K = hyper.kernel(block.X.to(torch.float64))
-    n_together = max(1, min(SEARCHED_ENTRIES // block.X.numel(), n_together))
+    others, is_known = _nearest_apart(scaled, judged, k)
 
-    def moments(rows: Tensor) -> Tensor:
-        distance = (scaled[rows][:, None] - scaled).square_().sum(2)
-        apart = distance.masked_fill(distance == 0.0, torch.inf).topk(k, dim=1, largest=False)
-        found = _predicted_together(block, hyper, rows, apart.indices, K)
-        for i in torch.nonzero(apart.values[:, -1].isinf() | found[:, 1].isnan())[:, 0].tolist():
-            found[i] = _predicted_alone(block, hyper, int(rows[i]), distance[i], k)
+    def moments(part: Tensor) -> Tensor:
+        rows = judged[part]
+        found = _predicted_together(block, hyper, rows, others[part], K)
+        for i in torch.nonzero(~is_known[part] | found[:, 1].isnan())[:, 0].tolist():
+            distance = (scaled - scaled[rows[i]]).square_().sum(1)
+            found[i] = _predicted_alone(block, hyper, int(rows[i]), distance, k)
         return found
 
     threads = Threads()
-    found = torch.cat(threads.map(moments, threads.place(judged.split(n_together))))
+    found = torch.cat(threads.map(moments, threads.place(torch.arange(len(judged)).split(n_together))))
     return found[:, 0], found[:, 1]
+
+
+def _nearest_apart(scaled: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k rows nearest to each of some rows but not equal to it, and whether so many were found.
+
+    Copies take places among the candidates: where there are more of them than spare places, the search fails.
+    """
+    X = scaled.cpu().numpy()
+    search = NearestNeighbors(n_neighbors=min(k + 1 + SPARE_NEIGHBOURS, len(X)), algorithm="brute").fit(X)
+    candidates = torch.from_numpy(search.kneighbors(X[rows.cpu().numpy()], return_distance=False)).to(scaled.device)
+    distance = (scaled[rows][:, None] - scaled[candidates]).square_().sum(2)
+    apart = distance.masked_fill(distance == 0.0, torch.inf).topk(k, dim=1, largest=False)
+    return candidates.gather(1, apart.indices), apart.values[:, -1].isfinite()
 
 
 @torch.no_grad()

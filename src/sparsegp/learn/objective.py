@@ -1,6 +1,7 @@
 """Value and exact gradient of the collapsed objective in two passes over rows: O(N M^2) time, O(chunk x M) memory."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -62,17 +63,20 @@ class CollapsedObjective:
     @torch.no_grad()
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
         hyper.clear_gradient()
-        prior = self.prior(hyper)
-        inverse_L = linalg.inverse_lower(prior.root)
-        is_direct = direct.is_safe(prior, inverse_L, self.rows)
+        with parallel.single(len(hyper.inducing)):
+            prior = self.prior(hyper)
+            inverse_L = linalg.inverse_lower(prior.root)
+            is_direct = direct.is_safe(prior, inverse_L, self.rows)
         statistics = self.rows.sum(direct.DirectStatistics(prior) if is_direct else batch.StatisticsOfRows(prior))
-        q = InducingPosterior.from_statistics(statistics)
-        shared = SharedAdjoint.build(prior, q, inverse_L, direct=is_direct)
+        with parallel.single(len(hyper.inducing)):
+            q = InducingPosterior.from_statistics(statistics)
+            shared = SharedAdjoint.build(prior, q, inverse_L, direct=is_direct)
         adjoints = self.rows.sum(AdjointsOfRows(hyper, prior, q, shared))
         hyper.add_gradient(adjoints.gradient)
         learns_noise = hyper.log_noise_var.requires_grad and self.rows.least_noise_var is None
-        close_gradient(hyper, prior, shared, statistics, q, adjoints, learns_noise=learns_noise)
-        return log_evidence(statistics, q)
+        with parallel.single(len(hyper.inducing)):
+            close_gradient(hyper, prior, shared, statistics, q, adjoints, learns_noise=learns_noise)
+            return log_evidence(statistics, q)
 
 
 def objective_of(rows: Rows, approx: Approximation) -> "CollapsedObjective | ExactObjective":
@@ -134,7 +138,7 @@ class AdjointsOfRows:
         return _rebuilt_task, (self.hyper, self.prior, self.q, self.shared.direct)
 
     def __call__(self, rows: MemoryRows) -> Adjoints:
-        parts = batch.shared_out(list(rows.groups(self.prior.approx.by_block)))
+        parts = parallel.shared_out(list(rows.groups(self.prior.approx.by_block)))
         # Torch gathers gradients in the parameters, so every thread has its own. The first one has those of the caller,
         # whose kernel keeps its buffers from pass to pass.
         owned = [self.hyper, *(copy.deepcopy(self.hyper) for _ in parts[1:])]
@@ -169,7 +173,9 @@ def close_gradient(
         hyper.log_noise_var.grad = (noise_bar * prior.noise_var).to(hyper.log_noise_var)
 
 
-def _push_adjoints(own: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, blocks: list[Block]) -> Adjoints:
+def _push_adjoints(
+    own: Hyperparameters, prior: SparsePrior, shared: SharedAdjoint, blocks: Sequence[Block]
+) -> Adjoints:
     """The second pass over some blocks; `own` are parameters in which nobody else gathers gradients."""
     own.clear_gradient()
     noise_bar = torch.zeros((), dtype=torch.float64)
@@ -223,11 +229,11 @@ class ExactObjective:
         return len(self.block)
 
     def value(self, hyper: Hyperparameters) -> float:
-        with parallel.single_for(len(self.block)):
+        with parallel.single(len(self.block)):
             return ExactPosterior.build(hyper.kernel, self.block, hyper.noise_var, hyper.trend).log_evidence
 
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
-        with parallel.single_for(len(self.block)):
+        with parallel.single(len(self.block)):
             return self._value_and_gradient(hyper)
 
     def _value_and_gradient(self, hyper: Hyperparameters) -> float:

@@ -21,7 +21,7 @@ from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, is_over
 
 
 class Optimizer(Protocol):
-    """Climbs an objective from the given hyper-parameters, in place; they end at the best point met."""
+    """Climbs an objective from the given hyper-parameters, in place; they end at the best point found."""
 
     def __call__(
         self,
@@ -193,7 +193,7 @@ class Schedules:
 
 
 class StageKeeper(Protocol):
-    """Remembers how far learning has come, for a process that goes on after this one was killed."""
+    """Remembers how far learning has come, for a process that continues after this one was killed."""
 
     def resumed(self, hyper: Hyperparameters) -> bool:
         """Put what an earlier run has reached into the hyper-parameters; False where there is nothing."""

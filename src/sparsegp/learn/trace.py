@@ -1,4 +1,4 @@
-"""What every optimiser shares: evaluations that survive failures, the best point met, and the record of it all."""
+"""What every optimiser shares: evaluations that survive failures, the best point found, and the record of it all."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -81,11 +81,11 @@ class LearningResult:
 
 
 StepCallback = Callable[[LearningStep], bool]
-"""Told of every accepted step; True asks the optimiser to stop."""
+"""Called after every accepted step; True asks the optimiser to stop."""
 
 
 class Recorder:
-    """The negative objective per row as scipy sees it, remembering the best point met."""
+    """The negative objective per row as scipy sees it, remembering the best point found."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Recorder:
 
     @contextmanager
     def keeping_best(self) -> Iterator[None]:
-        """Around a climb: whatever ends it early, the hyper-parameters are left at the best point met.
+        """Around a climb: whatever ends it early, the hyper-parameters are left at the best point found.
 
         The deadline ends it quietly and sets `out_of_time`.
         """
@@ -143,7 +143,7 @@ class Recorder:
         return self.on_step(LearningStep(self.best_value, self.objective.n_rows, self.evaluations, self.seconds))
 
     def finish(self, iterations: int, reason: str, *, stopped: bool = False) -> LearningResult:
-        """Leave the hyper-parameters at the best point met."""
+        """Leave the hyper-parameters at the best point found."""
         self.hyper.load_vector(self.best_vector)
         return LearningResult(
             self.best_value,

@@ -112,7 +112,7 @@ class _saved:
 
 
 def _flavour(folder: Path, coverage: float, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What MLflow is told of a model; what the caller says goes first."""
+    """The settings that MLflow gets for a model. Those of the caller take precedence."""
     outputs = Schema([ColSpec(DataType.double, name) for name in ANSWERS])
     parameters = ParamSchema([ParamSpec("coverage", DataType.double, coverage)])
     return {

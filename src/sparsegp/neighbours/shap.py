@@ -32,7 +32,7 @@ def explain(model: Any, X: Any, background: Any, *, of: str = "mean", **options:
     background : array or frame of numbers
         Rows that stand for all others, as a sample of 100 training rows. The time grows with their number.
     of : {"mean", "std"}, default "mean"
-        "std" tells which columns make a row uncertain.
+        "std" shows which columns make a row uncertain.
     **options
         For `shap.Explainer`, as algorithm="permutation" or seed=0.
 

@@ -194,7 +194,6 @@ class Ascent:
 
     state: BoundState
     evaluations: int
-    converged: bool
 
 
 @torch.no_grad()
@@ -225,14 +224,14 @@ def natural_ascent(
             evaluations += 1
         gain = candidate.value - state.value
         if not gain >= 0.0:
-            return Ascent(state, evaluations, True)
+            return Ascent(state, evaluations)
         state = candidate
         if gain <= tolerance * step * len(rows):
-            return Ascent(state, evaluations, True)
+            return Ascent(state, evaluations)
         if is_over(deadline):
             break
         step = min(1.0, 2.0 * step)
-    return Ascent(state, evaluations, False)
+    return Ascent(state, evaluations)
 
 
 @dataclass

@@ -13,7 +13,7 @@ when g_u is replaced by G g_u.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -27,7 +27,6 @@ from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.posterior import InducingPosterior
 from sparsegp.core.prior import Features, SparsePrior
 from sparsegp.core.statistics import BlockStatistics, repeated_noise, whiten_block
-from sparsegp.infer import batch
 from sparsegp.learn.adjoint import push_back
 from sparsegp.learn.hyperparameters import Gradient, added
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
@@ -115,11 +114,10 @@ class RowNoise:
 
     def statistics(self) -> BlockStatistics:
         """Of f. Groups of rows are divided among threads in a fixed way."""
-        parts = batch.shared_out(list(range(len(self._groups))))
-        first, *others = parallel.run([partial(self._statistics_of, part) for part in parts])
-        return sum(others, start=first)
+        found: BlockStatistics = parallel.summed(self._statistics_of, range(len(self._groups)))
+        return found
 
-    def _statistics_of(self, part: list[int]) -> BlockStatistics:
+    def _statistics_of(self, part: Sequence[int]) -> BlockStatistics:
         prior, features = self.features.f.prior, self.features.f
         whitened = (whiten_block(prior, self._groups[k], features[k]) for k in part)
         return BlockStatistics.from_whitened(prior, whitened)
@@ -133,7 +131,7 @@ class RowNoise:
     def slopes(self) -> NoiseSlopes:
         """With respect to g: less than those with respect to log R where the noise is close to a limit."""
         assert self.q is not None
-        parts = batch.shared_out(list(range(len(self._groups))))
+        parts = parallel.shared_out(range(len(self._groups)))
         found = parallel.run([partial(self._slopes_of, self.q, part) for part in parts])
         pairs: list[tuple[Tensor, Tensor]] = [(torch.empty(0), torch.empty(0))] * len(self._groups)
         for k, part in enumerate(found):
@@ -145,7 +143,7 @@ class RowNoise:
         lam = half + near * ((slope + half).clamp_min(0.0) - half)
         return NoiseSlopes(near * slope, lam, unabsorbed.clamp(SMALLEST_UNABSORBED, 1.0))
 
-    def _slopes_of(self, q: InducingPosterior, part: list[int]) -> list[tuple[Tensor, Tensor]]:
+    def _slopes_of(self, q: InducingPosterior, part: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """(R dJ/dR, the part of a change of R that f leaves) of each group."""
         features = self.features.f
         of_group = _slopes_together if features.prior.approx.by_block else _slopes_of_points

@@ -39,23 +39,6 @@ class NoiseStart:
 
 @parallel.single()
 def noise_start(
-    block: Block,
-    kernel: Kernel,
-    noise_var: float,
-    noise_kernel: Kernel,
-    limits: Limits,
-    rng: np.random.Generator,
-    trend: Trend | None = None,
-) -> NoiseStart:
-    """From the residuals of VFE with few inducing inputs on random rows: for f that varies slowly."""
-    index = torch.from_numpy(np.sort(rng.permutation(len(block))[:SAMPLE_ROWS]))
-    rows = MemoryRows(block.take(index))
-    squares = _squared_residuals(rows, "vfe", kernel, noise_var, rng, trend)
-    return _from_residuals(rows.all, squares, noise_kernel, limits, rng)
-
-
-@parallel.single()
-def local_noise_start(
     rows: Rows,
     kernel: Kernel,
     noise_var: float,
@@ -63,11 +46,20 @@ def local_noise_start(
     limits: Limits,
     rng: np.random.Generator,
     trend: Trend | None = None,
+    *,
+    local: bool,
 ) -> NoiseStart:
-    """From the residuals of PIC in some whole blocks: random rows would not resolve an f that varies quickly."""
-    sample = _whole_blocks(rows, rng)
-    squares = _squared_residuals(sample, "pic", kernel, noise_var, rng, trend)
+    """From the residuals of VFE with few inducing inputs on random rows, for f that varies slowly.
+
+    `local`: from those of PIC in some whole blocks, because random rows would not resolve an f that varies quickly.
+    """
+    sample = _whole_blocks(rows, rng) if local else _random_rows(rows.sample.all, rng)
+    squares = _squared_residuals(sample, "pic" if local else "vfe", kernel, noise_var, rng, trend)
     return _from_residuals(sample.all, squares, noise_kernel, limits, rng)
+
+
+def _random_rows(block: Block, rng: np.random.Generator) -> MemoryRows:
+    return MemoryRows(block.take(torch.from_numpy(np.sort(rng.permutation(len(block))[:SAMPLE_ROWS]))))
 
 
 def _whole_blocks(rows: Rows, rng: np.random.Generator) -> MemoryRows:

@@ -294,7 +294,7 @@ def duration(seconds: float) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """Like 12 MB or 1.3 GB; nothing below a tenth of a megabyte is told."""
+    """Like 12 MB or 1.3 GB; 0 below a tenth of a megabyte."""
     for unit, name in _SIZES:
         if n_bytes >= unit:
             return f"{_short(n_bytes / unit)} {name}"

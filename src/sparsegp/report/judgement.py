@@ -24,7 +24,7 @@ from sparsegp.estimators.given_rows import GivenRows
 from sparsegp.estimators.importance import Importance
 from sparsegp.estimators.segments import Honesty, Segments
 from sparsegp.report.baselines import Baselines
-from sparsegp.report.scores import scores
+from sparsegp.report.headline import scores
 from sparsegp.report.verdict import Verdict, unknowns
 
 FEWEST_ROWS = 20

@@ -10,15 +10,20 @@ import numpy as np
 from sparsegp import memory
 from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
+from sparsegp.core.interleaved import Interleaved
+from sparsegp.data.completion import N_DRAWS, Completed, Completion
 from sparsegp.data.encoding import Encoding
 from sparsegp.data.inputs import InputColumns
 from sparsegp.errors import InputError, ModelFileError
 from sparsegp.files import calibration_parts, model_file
-from sparsegp.files.column_codes import restore_encoding
+from sparsegp.files.column_codes import restore_completion, restore_encoding
 from sparsegp.files.schema import SPARSE, Kernel, Model, Scaling
 from sparsegp.serving import covariance, posteriors
 from sparsegp.serving.covariance import Array
 from sparsegp.serving.posteriors import Posterior
+
+_HALVINGS = 100
+"""Of a bracket of a quantile: by then its ends are neighbours in double precision."""
 
 
 def load(path: str | os.PathLike[str]) -> "Predictor":
@@ -84,8 +89,9 @@ def _is_light(model: Model) -> bool:
 
 def _tried_out(found: "Predictor", rows: Array) -> "Predictor":
     """A file that loads predicts: rows of its own, so that parts that do not fit together are found here."""
-    mean, var = found._both(rows)
-    std = found._units(rows, mean, var) * math.sqrt(found._shape.var)
+    scaled = found._scaled(rows)
+    mean, var = found._both(scaled)
+    std = found._units(scaled, mean, var) * math.sqrt(found._shape.var)
     if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
         raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
     return found
@@ -166,6 +172,87 @@ class Forecast:
 
 
 @dataclass(frozen=True, eq=False)
+class DrawnForecast:
+    """The average of forecasts of what a row may be: `base` has `n_draws` of each row, one after another."""
+
+    base: Forecast
+    n_draws: int
+
+    @property
+    def mean(self) -> Array:
+        mean: Array = self._lines(self.base.mean).mean(axis=1)
+        return mean
+
+    @property
+    def std(self) -> Array:
+        return self._with_spread(self.base.std)
+
+    @property
+    def f_std(self) -> Array:
+        return self._with_spread(self.base.f_std)
+
+    def interval(self, coverage: float) -> tuple[Array, Array]:
+        _require_coverage(coverage)
+        ends = self.quantiles([0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
+        return ends[:, 0], ends[:, 1]
+
+    def quantiles(self, q: Any) -> Array:
+        """By bisection between the least and the largest quantile of what the row may be."""
+        levels = _checked_levels(q)
+        ends = self.base.quantiles(levels).reshape(-1, self.n_draws, len(levels))
+        found = [self._quantile(level, *ends[:, :, k].T) for k, level in enumerate(levels)]
+        return np.column_stack(found)
+
+    def _quantile(self, level: float, *of_draws: Array) -> Array:
+        low, high = np.min(of_draws, axis=0), np.max(of_draws, axis=0)
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            below = self.cdf(middle) < level
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        quantile: Array = 0.5 * (low + high)
+        return quantile
+
+    def log_density(self, y: Any) -> Array:
+        each = self._lines(self.base.log_density(self._repeated(y)))
+        most = each.max(axis=1)
+        density: Array = most + np.log(np.exp(each - most[:, None]).mean(axis=1))
+        return density
+
+    def cdf(self, y: Any) -> Array:
+        below: Array = self._lines(self.base.cdf(self._repeated(y))).mean(axis=1)
+        return below
+
+    def crps(self, y: Any) -> Array:
+        """E|Y - y| - E|Y - Y'|/2, where Y and Y' may come from different draws."""
+        target = np.asarray(y, dtype=np.float64).ravel()
+        shape, base = self.base.shape, self.base
+        centres = base.mean[:, None] + base.unit[:, None] * shape.location
+        widths = base.unit[:, None] * shape.width
+        weight = np.tile(shape.weight, self.n_draws) / self.n_draws
+        out = np.empty(len(target))
+        for k, (centre, width) in enumerate(zip(self._lines(centres), self._lines(widths), strict=True)):
+            row = Shape(weight, centre.ravel(), width.ravel())
+            out[k] = row.crps(target[k : k + 1])[0]
+        return out
+
+    def sample(self, n: int, rng: np.random.Generator) -> Array:
+        draws = self._lines(self.base.sample(n, rng))
+        chosen = rng.integers(self.n_draws, size=(len(draws), 1, n))
+        sample: Array = np.take_along_axis(draws, chosen, axis=1)[:, 0]
+        return sample
+
+    def _lines(self, values: Array) -> Array:
+        return values.reshape(-1, self.n_draws, *values.shape[1:])
+
+    def _repeated(self, y: Any) -> Array:
+        return np.repeat(np.asarray(y, dtype=np.float64).ravel(), self.n_draws)
+
+    def _with_spread(self, std: Array) -> Array:
+        spread: Array = np.sqrt(self._lines(std**2).mean(axis=1) + self._lines(self.base.mean).var(axis=1))
+        return spread
+
+
+@dataclass(frozen=True, eq=False)
 class Predictor:
     """What a saved model says of new rows.
 
@@ -185,6 +272,7 @@ class Predictor:
     _shape: Shape = field(repr=False)
     _scale: LocalScale | None = field(repr=False)
     _encoding: Encoding | None = field(repr=False)
+    _completion: Completion | None = field(repr=False)
 
     @classmethod
     def _of(cls, model: Model) -> "Predictor":
@@ -204,6 +292,7 @@ class Predictor:
             _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
             _scale=_restored_scale(model),
             _encoding=encoding,
+            _completion=restore_completion(model.columns.completion, model.columns.count),
         )
 
     @property
@@ -211,7 +300,12 @@ class Predictor:
         """How the columns of a table become numbers; None where they are numbers."""
         return self._encoding
 
-    def forecast(self, X: Any) -> "Forecast":
+    @property
+    def takes_missing(self) -> bool:
+        """Whether rows may have gaps."""
+        return self._encoding is not None or self._completion is not None
+
+    def forecast(self, X: Any) -> "Forecast | DrawnForecast | Interleaved":
         """The distribution of y at each row of X, as one object.
 
         All answers come from a single pass over the rows.
@@ -231,9 +325,15 @@ class Predictor:
         InputError
             If X cannot be used.
         """
-        rows = self._checked(X)
-        mean, var = self._both(rows)
-        return Forecast(mean, np.sqrt(var), self._units(rows, mean, var), self._shape)
+        rows = self._completed(X)
+        if rows.is_complete:
+            return self._forecast(rows.whole)
+        drawn = DrawnForecast(self._forecast(rows.drawn), N_DRAWS)
+        return Interleaved(self._forecast(rows.whole), drawn, rows.is_whole) if len(rows.whole) else drawn
+
+    def _forecast(self, scaled: Array) -> Forecast:
+        mean, var = self._both(scaled)
+        return Forecast(mean, np.sqrt(var), self._units(scaled, mean, var), self._shape)
 
     def predict(self, X: Any, return_std: bool = False, latent: bool = False) -> Any:
         """Mean of y at the rows of X, and its standard deviation on request.
@@ -260,8 +360,8 @@ class Predictor:
             If an argument cannot be used.
         """
         if not return_std:
-            scaled = self._posterior.mean(self._scaled(self._checked(X)))
-            return _finite(scaled * self._scaling.target_scale + self._scaling.target_mean)
+            rows = self._completed(X)
+            return rows.pooled(self._mean(rows.whole), self._mean(rows.drawn))
         found = self.forecast(X)
         return found.mean, found.f_std if latent else found.std
 
@@ -403,11 +503,16 @@ class Predictor:
         """
         return self.forecast(X).sample(n_samples, np.random.default_rng(random_state))
 
-    def _both(self, rows: Array) -> tuple[Array, Array]:
-        """Mean and variance of f, in units of y."""
+    def _mean(self, scaled: Array) -> Array:
+        if not len(scaled):
+            return np.empty(0)
+        return _finite(self._posterior.mean(scaled) * self._scaling.target_scale + self._scaling.target_mean)
+
+    def _both(self, scaled: Array) -> tuple[Array, Array]:
+        """Mean and variance of f at scaled rows, in units of y."""
         scale = self._scaling.target_scale
         with np.errstate(over="ignore", invalid="ignore"):  # _finite looks at what comes of it
-            mean, var = self._posterior.moments(self._scaled(rows))
+            mean, var = self._posterior.moments(scaled)
             return _finite(mean * scale + self._scaling.target_mean), _finite(var * np.square(scale))
 
     def _units(self, rows: Array, mean: Array, var: Array) -> Array:
@@ -417,19 +522,23 @@ class Predictor:
             return std
         scaling = self._scaling
         scaled = (mean - scaling.target_mean) / scaling.target_scale
-        unit: Array = std * self._scale.at(self._scaled(rows), scaled, std / scaling.target_scale)
+        unit: Array = std * self._scale.at(rows, scaled, std / scaling.target_scale)
         return unit
 
     def _scaled(self, rows: Array) -> Array:
         scaled: Array = (rows - self._scaling.input_mean) / self._scaling.input_scale
         return scaled
 
-    def _checked(self, X: Any) -> Array:
+    def _completed(self, X: Any) -> Completed:
+        """Scaled rows; those with gaps as what they may be."""
         columns = InputColumns(self.feature_names_in_, self._encoding, self.target_name_in_)
         rows = columns.matrix(X) if columns.takes(X) else self._numbers(X)
+        if self._completion is not None and not np.isinf(rows).any():
+            columns.say_missing(rows)
+            return self._completion.completed(self._scaled(rows))
         if not np.isfinite(rows).all():
             raise InputError("X has values that are not finite (NaN or infinity): fill or drop those rows first.")
-        return rows
+        return Completed.of_whole(self._scaled(rows))
 
     def _numbers(self, X: Any) -> Array:
         """A matrix without names."""

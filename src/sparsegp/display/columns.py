@@ -1,34 +1,33 @@
-"""What matters to the predictions, and what it does to them."""
+"""What columns matter to the predictions, what they do to them, and how fast the function changes along them."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
-from sparsegp.display.axes import BLUE, GREY, column_number, label_axes, panels
-from sparsegp.estimators.diagnosis import column_names
+from sparsegp.core.predictive import Array
+from sparsegp.display.axes import BLUE, GREY, Display, column_number, label_axes
+from sparsegp.errors import InputError
+from sparsegp.estimators.diagnosis import checked_rows, column_names, user_columns
 from sparsegp.estimators.given_rows import GivenRows
 from sparsegp.estimators.importance import Effect, Importance, ImportanceOptions
+from sparsegp.kernels import Kernel, Stationary
+from sparsegp.kernels.compose import Composite, Power
 
 MOST_COLUMNS = 20
 
 
 @dataclass
-class ImportanceDisplay:
+class ImportanceDisplay(Display):
     """How much the RMSE grows when a column is shuffled, with 95 % intervals; the column that matters most on top.
 
     Parameters
     ----------
     importance : Importance
-
-    Attributes
-    ----------
-    ax_, figure_ : after `plot`.
     """
 
     importance: Importance
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(
@@ -63,20 +62,8 @@ class ImportanceDisplay:
         """
         return cls(Importance.of(estimator, X, y, options)).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the bars again. Of many columns the first 20 are shown.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw. None makes a new figure.
-
-        Returns
-        -------
-        ImportanceDisplay
-            The picture itself.
-        """
-        self.figure_, (self.ax_,) = panels(ax, 1)
+    def _draw(self) -> None:
+        """Of many columns the first 20 are shown."""
         shown = self.importance.order[:MOST_COLUMNS]
         growth, (lower, upper) = self.importance.rmse_growth, self.importance.interval
         places = np.arange(len(shown))
@@ -87,25 +74,18 @@ class ImportanceDisplay:
         self.ax_.set_yticks(places, [self.importance.names[d] for d in shown], parse_math=False)
         self.ax_.invert_yaxis()
         label_axes(self.ax_, "growth of the RMSE without the column", "")
-        return self
 
 
 @dataclass
-class EffectDisplay:
+class EffectDisplay(Display):
     """The average prediction along a column, with a 95 % band; per level with intervals where it has few values.
 
     Parameters
     ----------
     effect : Effect
-
-    Attributes
-    ----------
-    ax_, figure_ : after `plot`.
     """
 
     effect: Effect
-    ax_: Any = field(default=None, init=False, repr=False)
-    figure_: Any = field(default=None, init=False, repr=False)
 
     @classmethod
     def from_estimator(
@@ -150,25 +130,11 @@ class EffectDisplay:
         names = GivenRows.of(X, column_names(estimator)).names
         return cls(Effect.of(estimator, X, column_number(feature, names), options)).plot(ax)
 
-    def plot(self, ax: Any = None) -> Self:
-        """Draw the effect again.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Where to draw. None makes a new figure.
-
-        Returns
-        -------
-        EffectDisplay
-            The picture itself.
-        """
-        self.figure_, (self.ax_,) = panels(ax, 1)
+    def _draw(self) -> None:
         if self.effect.has_levels:
             self._plot_levels()
         else:
             self._plot_curve()
-        return self
 
     def _plot_curve(self) -> None:
         effect = self.effect
@@ -190,3 +156,83 @@ class EffectDisplay:
 
 def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+@dataclass
+class RelevanceDisplay(Display):
+    """std(column)/lengthscale of each column: 0 has no effect, 1 changes f within one standard deviation of the column.
+
+    Where several parts of a kernel see a column, the shortest lengthscale counts.
+    """
+
+    relevance: Array
+    feature_names: list[str]
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
+        """Draw how relevant the columns are: the spread of a column over its lengthscale.
+
+        Parameters
+        ----------
+        estimator : estimator
+            A fitted model.
+        X : array or table of shape (n_rows, n_features)
+            Rows, best rows that the model has not seen.
+        y : array of shape (n_rows,)
+            Their targets.
+        ax : matplotlib Axes, default=None
+            Where to draw. None makes a new figure.
+
+        Returns
+        -------
+        RelevanceDisplay
+            The picture. `ax_` and `figure_` are for your own changes.
+
+        Raises
+        ------
+        MissingPackageError
+            If matplotlib is not installed.
+        InputError
+            If an argument cannot be used.
+        """
+        estimator, rows, _ = checked_rows(estimator, X, y)
+        lengthscales = column_lengthscales(estimator.kernel_, rows.shape[1])
+        if np.isinf(lengthscales).all():
+            raise InputError(
+                f"The kernel {estimator.kernel_!r} has no lengthscales to compare columns by. Those of "
+                "'se', 'matern32', 'rq' and their sums and products have."
+            )
+        return cls(*column_relevance(estimator, rows, lengthscales)).plot(ax)
+
+    def _draw(self) -> None:
+        """The most relevant column on top. Of many columns the first 20 are shown."""
+        order = np.argsort(-self.relevance, kind="stable")[:MOST_COLUMNS]
+        places = np.arange(len(order))
+        self.ax_.barh(places, self.relevance[order], color=BLUE, height=0.7)
+        self.ax_.set_yticks(places, [self.feature_names[d] for d in order], parse_math=False)
+        self.ax_.invert_yaxis()
+        label_axes(self.ax_, "std of the column / lengthscale", "")
+
+
+def column_relevance(model: Any, rows: Array, lengthscales: Array) -> tuple[Array, list[str]]:
+    """Of each column of the user, over the numbers that it became: the root of the sum of their squares."""
+    names, own = user_columns(model)
+    squares = np.bincount(own, np.square(rows.std(axis=0) / lengthscales), len(names))
+    return np.sqrt(squares), names
+
+
+def column_lengthscales(kernel: Kernel, n_features: int) -> Array:
+    """The shortest lengthscale with which stationary parts of the kernel see each column; inf where none does."""
+    shortest = np.full(n_features, np.inf)
+    for column, lengthscale in _lengthscales(kernel, list(range(n_features))):
+        shortest[column] = min(shortest[column], lengthscale)
+    return shortest
+
+
+def _lengthscales(kernel: Kernel, columns: list[int]) -> Iterator[tuple[int, float]]:
+    own = columns if kernel.active_dims is None else [columns[d] for d in kernel.active_dims]
+    if isinstance(kernel, Stationary):
+        yield from zip(own, kernel.lengthscales.detach().expand(len(own)).tolist(), strict=True)
+    parts = kernel.kernels if isinstance(kernel, Composite) else [kernel.base] if isinstance(kernel, Power) else []
+    for part in parts:
+        yield from _lengthscales(part, own)

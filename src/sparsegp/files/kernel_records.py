@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sparsegp import kernels
 from sparsegp.errors import ModelFileError
-from sparsegp.files.encoding import TensorValue
 from sparsegp.files.schema import CustomKernel, KernelNode
 from sparsegp.files.schema import Kernel as KernelRecord
+from sparsegp.files.typed_json import TensorValue
 from sparsegp.kernels import Kernel, Stationary
 
 Classes = Mapping[str, type[Kernel]]
