@@ -70,9 +70,9 @@ def cholesky(A: Tensor, *, name: str, least_jitter: float = 0.0, smallest_pivot:
 
 
 def _factored(A: Tensor) -> tuple[Tensor, bool]:
-    """The lower factor and whether A has one."""
+    """The lower factor, column by column in memory whoever computes it, and whether A has one."""
     if blas.suits(A):
-        factor = A.clone()
+        factor = A.mT.contiguous().mT
         is_factored = blas.cholesky_(factor)
         return factor.tril_(), is_factored
     factor, failed = torch.linalg.cholesky_ex(A)

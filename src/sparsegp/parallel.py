@@ -139,10 +139,10 @@ def one_torch_thread(n_rows: int = 0) -> Iterator[None]:
     """Within, torch predicts up to FEW_ROWS rows in this thread alone; scipy and scikit-learn keep their threads.
 
     A second thread has to be woken for every operation, which takes longer than the operation, and beside busy
-    processes a hundred times as long.
+    processes a hundred times as long. Also where torch has one already, because its BLAS may have more.
     """
     before = available()
-    if n_rows > FEW_ROWS or before == 1:
+    if n_rows > FEW_ROWS:
         yield
         return
     torch.set_num_threads(1)

@@ -61,6 +61,14 @@ STRANGE = {
 }
 
 
+def test_a_missing_target_among_objects_is_named():
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    y = X[:, 0].astype(object)
+    y[3] = float("nan")
+    with pytest.raises(InputError, match=r"Input contains NaN.*leave its row out"):
+        SparseGPRegressor("se", "vfe", n_inducing=4, optimizer=None).fit(X, y)
+
+
 @pytest.mark.parametrize("name", STRANGE)
 def test_what_scikit_learn_refuses_is_an_error_of_ours_with_a_hint(name):
     change, said = STRANGE[name]

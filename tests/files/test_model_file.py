@@ -36,12 +36,15 @@ rng = np.random.default_rng(3)
 X = rng.uniform(-3.0, 3.0, (90, 2))
 y = 4.0 + 2.0 * np.sin(2.0 * X[:, 0]) + 0.6 * X[:, 1] + 0.2 * rng.standard_normal(90)
 X_test = rng.uniform(-3.5, 3.5, (12, 2))
+XL = rng.uniform(-3.0, 3.0, (450, 2))
+yL = np.sin(2.0 * XL[:, 0]) + 0.2 * rng.standard_normal(450)
 FIXED = {"optimizer": None, "random_state": 0, "n_inducing": 12}
+WIDE = {**FIXED, "n_inducing": 140}
 KERNEL = kernels.Matern52(1.7, [0.9, 1.6]) + kernels.Linear(0.2, active_dims=[1])
 
 
 def sparse(approximation, **options):
-    return SparseGPRegressor(KERNEL, approximation, noise_var=0.04, clip_variances=True, **FIXED, **options)
+    return SparseGPRegressor(KERNEL, approximation, noise_var=0.04, clip_variances=True, **{**FIXED, **options})
 
 
 MODELS = {
@@ -479,16 +482,48 @@ def test_the_translator_of_old_files_knows_no_living_class():
     assert modules == {"math", "collections.abc", "typing", "numpy", "numpy.typing"}
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_predictions_after_loading_are_the_same_to_the_last_digit(name, path):
-    model = MODELS[name]()
+LARGER = {
+    "vfe": lambda: sparse("vfe", n_inducing=140).fit(XL, yL),
+    "vfe, updated": lambda: sparse("vfe", n_inducing=140).fit(XL, yL).partial_fit(X, y - 4.0),
+    "pitc, updated": lambda: sparse("pitc", n_blocks=5, n_inducing=140).fit(XL, yL).partial_fit(X, y - 4.0),
+    "pic": lambda: sparse("pic", n_blocks=5, n_inducing=140).fit(XL, yL),
+    "exact": lambda: sparse("exact").fit(XL, yL),
+    "noise, updated": lambda: (
+        HeteroscedasticGPRegressor(n_noise_inducing=6, **WIDE).fit(XL, yL).partial_fit(X, y - 4.0)
+    ),
+    "committee": lambda: CommitteeGPRegressor(n_experts=3, **WIDE).fit(XL, yL),
+    "committee, pic": lambda: CommitteeGPRegressor(expert="pic", n_experts=2, **WIDE).fit(XL, yL),
+    "committee, noise": lambda: CommitteeGPRegressor(expert="vshgp", n_noise_inducing=5, **WIDE).fit(XL, yL),
+}
+"""Large enough for a second thread and for the second BLAS, whose last digits are others."""
+
+
+def require_same_digits(model, path, rows):
     loaded = saved_again(model, path)
     for got, expected in zip(
-        (*loaded.predict(X_test, return_std=True), *loaded.predict(X_test, return_cov=True, latent=True)),
-        (*model.predict(X_test, return_std=True), *model.predict(X_test, return_cov=True, latent=True)),
+        (*loaded.predict(rows, return_std=True), *loaded.predict(rows, return_cov=True, latent=True)),
+        (*model.predict(rows, return_std=True), *model.predict(rows, return_cov=True, latent=True)),
         strict=True,
     ):
         np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_predictions_after_loading_are_the_same_to_the_last_digit(name, path):
+    require_same_digits(MODELS[name](), path, X_test)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("name", LARGER)
+def test_so_are_those_of_larger_models_on_any_number_of_threads(name, n_threads, path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    try:
+        model = LARGER[name]()
+        for rows in (XL[::3], X_test[:1]):
+            require_same_digits(model, path, rows)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_no_name_of_a_class_or_of_a_private_attribute_is_in_a_file(path):

@@ -260,6 +260,18 @@ def test_a_spoilt_file_is_refused(name, path):
         serving.load(path)
 
 
+def test_a_shape_whose_variance_overflows_is_refused(path):
+    """A checksum that fits is no proof: the spread of forecasts is tried out with everything else."""
+    X, y = wave(300)
+    SparseGPRegressor("se", "vfe", n_inducing=8, random_state=0).fit(X, y).save(path)
+    description, arrays = container.read(path)
+    assert "calibration.locations" in arrays
+    arrays["calibration.locations"][0] = 1e308
+    container.write(path, description, arrays)
+    with pytest.raises(ModelFileError, match="rows of its own"):
+        serving.load(path)
+
+
 def test_it_says_what_it_is_in_a_line(path):
     fitted().save(path)
     assert repr(serving.load(path)).startswith("Predictor(n_features_in_=2, feature_names_in_=None, noise_var_=")

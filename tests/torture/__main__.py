@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=None, help="cases of each campaign")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what came of the cases so far is printed
     chosen = [one for one in campaigns.ALL if not given.only or one.name in given.only]
     whole = sum(one.share for one in chosen)
     failed = 0

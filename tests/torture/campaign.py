@@ -52,13 +52,15 @@ class Tally:
 
 
 def run(campaign: Campaign, seeds: Iterable[int], seconds: float = float("inf")) -> Tally:
-    """Cases until the seeds or the time are used up; one at least. Failures are printed as they come."""
+    """Cases until the seeds or the time are used up, or Ctrl-C; one at least. Failures are printed as they come."""
     tally, started = Tally(campaign.name, campaign.steps), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         case = campaign.prepare(Path(folder))
         for seed in seeds:
             try:
                 tally.outcomes[case(seed)] += 1
+            except KeyboardInterrupt:
+                break
             except Exception as error:
                 tally.failures.append((seed, repr(error)))
                 print(f"FAILED: {campaign.name}, seed {seed}\n{traceback.format_exc()}", flush=True)

@@ -153,7 +153,9 @@ def prepare_bombs(folder: Path) -> Case:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         assert used < MOST_SECONDS, f"{used:.0f} seconds of processor time"
-        assert word in ("ModelFileError", "MemoryLimitError"), word
+        # a kernel whose parts are listed a hundred thousand times is long, but right
+        fine = ("answered",) if MAKERS[seed % len(MAKERS)] is _long_list else ()
+        assert word in ("ModelFileError", "MemoryLimitError", *fine), word
         return word
 
     return case

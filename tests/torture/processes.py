@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import pandas as pd
 import sparsegp
 import sparsegp.files
 from torture.campaign import Campaign, Case
-from torture.children import afresh, counted, forked, hesitant, killed_at
+from torture.children import Command, afresh, counted, forked, hesitant, killed_at
 from torture.writes import require_tidy, rows, small_model
 
 ROWS, BATCH = 60, 40
@@ -88,38 +88,40 @@ def require_whole(command: str, path: Path, before: bytes | None, complete: bool
 
 def prepare_kills(place: Path) -> Case:
     fill(place / "origin")
-    usual, n_calls = dict[Any, float](), {}
-    for name, (arguments, _) in COMMANDS.items():
-        for start in (forked, afresh):
-            folder, started = fresh(place / "origin", place / "work"), time.monotonic()
-            code, said = start(folder, *arguments).finished()
-            assert code == 0, said
-            usual[name, start] = time.monotonic() - started
-        n_calls[name] = counted(fresh(place / "origin", place / "work"), *arguments)
+
+    @cache
+    def seconds(name: str, start: Callable[..., Command]) -> float:
+        folder, started = fresh(place / "origin", place / "work"), time.monotonic()
+        code, said = start(folder, *COMMANDS[name][0]).finished()
+        assert code == 0, said
+        return time.monotonic() - started
+
+    @cache
+    def n_calls(name: str) -> int:
+        return counted(fresh(place / "origin", place / "work"), *COMMANDS[name][0])
 
     def case(seed: int) -> str:
         rng = np.random.default_rng(seed)
         name = list(COMMANDS)[seed % len(COMMANDS)]
         arguments, output = COMMANDS[name]
+        start = afresh if rng.integers(AFRESH_EVERY) == 0 else forked
+        is_at_call = start is forked and rng.random() < 0.6
+        usual = n_calls(name) if is_at_call else seconds(name, start)
         folder = fresh(place / "origin", place / "work")
         path = folder / output
         before = path.read_bytes() if path.exists() else None
-        kind = ("afresh", "at a call", "at a call", "at a time")[
-            0 if rng.integers(AFRESH_EVERY) == 0 else rng.integers(1, 4)
-        ]
-        if kind == "at a call":
-            around = partial(killed_at, int(rng.integers(n_calls[name])), bool(rng.random() < 0.5))
+        if is_at_call:
+            around = partial(killed_at, int(rng.integers(usual)), bool(rng.random() < 0.5))
             code, said = forked(folder, *arguments, around=around).finished()
             assert code in (-signal.SIGKILL, 0), said
         else:
-            start = afresh if kind == "afresh" else forked
             process = start(folder, *arguments)
-            time.sleep(usual[name, start] * rng.uniform(0.2, 1.05))
+            time.sleep(usual * rng.uniform(0.2, 1.05))
             process.kill()
             process.ended()
         left = require_whole(name, path, before)
         repeat_after_kill(name, folder, before)
-        return f"{kind}: {left}"
+        return f"{'at a call' if is_at_call else f'at a time, {start.__name__}'}: {left}"
 
     return case
 

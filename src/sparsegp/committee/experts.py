@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, parallel
 from sparsegp.committee.aggregation import Moments
 from sparsegp.committee.influence import InfluenceBound, dense_bound, sparse_bound
 from sparsegp.core import inducing, partition
@@ -155,13 +155,14 @@ class GaussianExpert:
         own = self.posterior
         assert isinstance(own, ExactPosterior)
         C, rows = own.C.factor, own.X[n:]
-        inverse = linalg.InverseLower.of(C[n:, n:])
-        found = Beyond(own.kernel.onto(rows), inverse.whiten(C[n:, :n].mT).mT, inverse)
-        some = rows[probes(rows)]
-        K, W = found.covariance(some), linalg.whiten_rows(own.kernel(some, own.X[:n]), C[:n, :n]) if n else None
-        left = own.kernel.diagonal(some)
-        left = left if W is None else left - linalg.row_squares(W)
-        return found.narrowed(lambda part: left - linalg.row_squares(part.innovations(K, W)))
+        with parallel.single():  # the same digits whoever asks first
+            inverse = linalg.InverseLower.of(C[n:, n:])
+            found = Beyond(own.kernel.onto(rows), inverse.whiten(C[n:, :n].mT).mT, inverse)
+            some = rows[probes(rows)]
+            K, W = found.covariance(some), linalg.whiten_rows(own.kernel(some, own.X[:n]), C[:n, :n]) if n else None
+            left = own.kernel.diagonal(some)
+            left = left if W is None else left - linalg.row_squares(W)
+            return found.narrowed(lambda part: left - linalg.row_squares(part.innovations(K, W)))
 
     def common_part(self, X: Tensor) -> CommonPart | None:
         own = self.posterior

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sparsegp import linalg
+from sparsegp import linalg, parallel
 from sparsegp.committee.experts import ExpertSpec, Trained
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.schedules import OPTIMIZERS, WORTHWHILE_EVALUATIONS
@@ -241,5 +241,5 @@ def infer(specs: Placed, hyper: Hyperparameters, executor: Executor, *, communic
 @linalg.flushed_denormals()
 def train(spec: ExpertSpec, hyper: Hyperparameters, common: ExpertSpec | None = None) -> Trained:
     """The posterior of an expert, which has seen the rows of `common` too."""
-    with torch.no_grad():
+    with torch.no_grad(), parallel.single():
         return (spec if common is None else spec.augmented(common)).train(hyper)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, parallel
 from sparsegp.core.block import CHUNK_ROWS, Block
 from sparsegp.core.posterior import SMALLEST_VARIANCE, InducingPosterior
 from sparsegp.core.prior import SparsePrior
@@ -104,7 +104,7 @@ class ExactPosterior:
         """The covariance K of the rows is computed unless given."""
         X, y = block.X.to(torch.float64), block.y.to(torch.float64)
         noise, weight, single = row_noise(block, noise_var)
-        with torch.no_grad():
+        with torch.no_grad(), parallel.single(len(X)):
             S = kernel(X) if K is None else K.clone()
             S.diagonal().add_(noise)
             diagonal = S.diagonal().clone()
@@ -132,7 +132,8 @@ class ExactPosterior:
 
     @cached_property
     def _inverse_C(self) -> linalg.InverseLower:
-        return linalg.InverseLower.of(self.C.factor)
+        with parallel.single(len(self.X)):
+            return linalg.InverseLower.of(self.C.factor)
 
     def whitened(self, K: Tensor) -> Tensor:
         """C^-1 k_i, row by row: by products where the inverse is small enough to be kept."""

@@ -82,11 +82,6 @@ class LocalBlock(Beyond):
     @classmethod
     @torch.no_grad()
     def of(cls, prior: SparsePrior, block: Block) -> "LocalBlock":
-        with parallel.single():
-            return cls._of(prior, block)
-
-    @classmethod
-    def _of(cls, prior: SparsePrior, block: Block) -> "LocalBlock":
         X = block.X.to(torch.float64)
         W = prior.features(X)
         noise, weight = repeated_noise(prior, block)
@@ -323,10 +318,11 @@ class LocalPosterior:
             block = self.rows.block(k)
             if len(block) == 0:
                 return None
-            wide = LocalBlock.of(self.prior, block)
-            if k not in self._weights:
-                self._weights[k] = LocalWeights.of(self.prior, self.q, wide)
-            local = wide.for_variances(self.prior, self.q, block.X)
+            with parallel.single():
+                wide = LocalBlock.of(self.prior, block)
+                if k not in self._weights:
+                    self._weights[k] = LocalWeights.of(self.prior, self.q, wide)
+                local = wide.for_variances(self.prior, self.q, block.X)
             self._prepared.keep(k, local, self.cache_bytes, needed)
         return local
 
@@ -335,8 +331,9 @@ class LocalPosterior:
         weights = self._weights.get(k)
         if weights is None:
             local = self._prepared.get(k)
-            wide = local if isinstance(local, LocalBlock) else LocalBlock.of(self.prior, self.rows.block(k))
-            weights = self._weights[k] = LocalWeights.of(self.prior, self.q, wide)
+            with parallel.single():
+                wide = local if isinstance(local, LocalBlock) else LocalBlock.of(self.prior, self.rows.block(k))
+                weights = self._weights[k] = LocalWeights.of(self.prior, self.q, wide)
         return weights
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, parallel
 from sparsegp.core.approximations import TestConditional
 from sparsegp.core.block import CHUNK_ROWS
 from sparsegp.core.prior import SparsePrior
@@ -47,11 +47,13 @@ class InducingPosterior:
     @classmethod
     def from_statistics(cls, statistics: BlockStatistics) -> "InducingPosterior":
         """B = I + sum W V^-1 W^T, mean = B^-1 sum W V^-1 y (M2)."""
-        B = statistics.precision + torch.eye(len(statistics.shift), dtype=torch.float64, device=statistics.shift.device)
-        # Relative to the mean diagonal an eigenvalue of 1 may be small: B >= I is safe by construction.
-        LB = linalg.cholesky(B, name="posterior precision of the inducing values", smallest_pivot=0.0)
-        c = linalg.solve_lower(LB.factor, statistics.shift[:, None])
-        return cls(linalg.solve_lower_transposed(LB.factor, c)[:, 0], LB)
+        with parallel.single(len(statistics.shift)):  # a loaded model has the same digits
+            shift = statistics.shift
+            B = statistics.precision + torch.eye(len(shift), dtype=torch.float64, device=shift.device)
+            # Relative to the mean diagonal an eigenvalue of 1 may be small: B >= I is safe by construction.
+            LB = linalg.cholesky(B, name="posterior precision of the inducing values", smallest_pivot=0.0)
+            c = linalg.solve_lower(LB.factor, shift[:, None])
+            return cls(linalg.solve_lower_transposed(LB.factor, c)[:, 0], LB)
 
     @classmethod
     def from_moments(cls, prior: SparsePrior, mean: Tensor, covariance: Tensor) -> "InducingPosterior":
@@ -69,11 +71,13 @@ class InducingPosterior:
     @cached_property
     def inverse_root(self) -> linalg.InverseLower:
         """LB^-1: the variance of v^T h is the square of LB^-1 h."""
-        return linalg.InverseLower.of(self.LB.factor)
+        with parallel.single(len(self.mean)):
+            return linalg.InverseLower.of(self.LB.factor)
 
     @cached_property
     def covariance(self) -> Tensor:
-        return linalg.inverse_from_cholesky(self.LB.factor)
+        with parallel.single(len(self.mean)):
+            return linalg.inverse_from_cholesky(self.LB.factor)
 
 
 def _unpacked(mean: Tensor, factor: Tensor, jitter: float) -> InducingPosterior:
@@ -101,7 +105,8 @@ class SparsePosterior:
     @cached_property
     def _weights(self) -> Tensor:
         """a = L^-T mean: the predictive mean is k_*u a."""
-        return linalg.solve_lower_transposed(self.prior.root, self.q.mean[:, None])[:, 0]
+        with parallel.single(len(self.q.mean)):
+            return linalg.solve_lower_transposed(self.prior.root, self.q.mean[:, None])[:, 0]
 
     @cached_property
     def _root(self) -> tuple[Tensor, Tensor | None]:
@@ -112,6 +117,10 @@ class SparsePosterior:
         B and I are those of the inducing values alone, the leading part of B. The last columns of F are for what a
         trend adds, |L_22^-1 (b T(x) - L_21 L_11^-1 w)|^2 with L = LB: its broad prior takes part in no difference.
         """
+        with parallel.single(len(self.q.mean)):
+            return self._prepared_root()
+
+    def _prepared_root(self) -> tuple[Tensor, Tensor | None]:
         inverse_L = linalg.inverse_lower(self.prior.root)
         if self._deterministic:
             return inverse_L.mT @ linalg.inverse_lower(self.q.LB.factor).mT, None

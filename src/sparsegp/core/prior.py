@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, parallel
 from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Block
 from sparsegp.core.trend import Trend
@@ -83,7 +83,8 @@ class SparsePrior:
     @cached_property
     def inverse_root(self) -> linalg.InverseLower:
         """L^-1, for predictions, which use it again and again."""
-        return linalg.InverseLower.of(self.Luu.factor)
+        with parallel.single(self.n_inducing):
+            return linalg.InverseLower.of(self.Luu.factor)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -46,6 +46,7 @@ HINTS = {
     "string names": "Or give X.to_numpy(), without names.",
     "at least one array or dtype": "X has no columns: give one at least.",
     "unique column names": "Rename the columns: no two may have the same name.",
+    "Input contains NaN": "A target of type object is missing or NaN: leave its row out, or give y as floats.",
     "Complex data": "Give real numbers, as in X.real.",
 }
 """What to do, by what scikit-learn says."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, parallel
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.calibration.scale import LocalScale
 from sparsegp.committee.committee import Committee
@@ -95,8 +95,9 @@ def _factor(values: Array, size: int, jitter: float) -> linalg.Cholesky:
 
 
 def _symmetric(values: Array, size: int) -> Tensor:
+    """Row by row in memory, as sums of statistics are: a factorisation has other last digits from the other layout."""
     A = _unpacked(values, size)
-    return A + A.tril(-1).mT
+    return (A + A.tril(-1).mT).mT
 
 
 def need(value: Any, what: str) -> Any:
@@ -230,7 +231,7 @@ def describe_dense(posterior: ExactPosterior) -> schema.DenseRows:
 def restore_dense(record: schema.DenseRows, kernel: Kernel, trend: Trend | None) -> ExactPosterior:
     require_dense_size(len(record.inputs))
     X = to_tensor(record.inputs)
-    with torch.no_grad():
+    with torch.no_grad(), parallel.single(len(X)):  # as `ExactPosterior.build`, to the last digit
         K = kernel(X)
         diagonal = to_tensor(record.covariance_diagonal)
         K.diagonal().copy_(diagonal)
@@ -441,7 +442,8 @@ def describe_expert(expert: Any) -> schema.Expert:
 
 
 def restore_expert(record: schema.Expert, kernel: Kernel, noise_kernel: Kernel | None) -> Any:
-    posterior = restore_posterior(record.posterior, kernel)
+    with parallel.single(), linalg.flushed_denormals():  # as `shared_learning.train`, to the last digit
+        posterior = restore_posterior(record.posterior, kernel)
     influence, partition = restore_influence(record.influence), record.posterior.partition
     if record.noise is not None:
         process = restore_noise(record.noise, need(noise_kernel, "the kernel of the noise"))

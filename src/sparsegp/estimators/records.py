@@ -16,6 +16,7 @@ from sparsegp.committee.split import Nearest
 from sparsegp.core import approximations
 from sparsegp.core.dense import ExactPosterior
 from sparsegp.core.local import LocalPosterior
+from sparsegp.core.posterior import SparsePosterior
 from sparsegp.data import FeatureLayout
 from sparsegp.errors import ModelFileError
 from sparsegp.estimators import record_parts as parts
@@ -261,6 +262,10 @@ def _restored_learned_noise(
     posterior = parts.restore_posterior(found, kernel)
     if isinstance(posterior, ExactPosterior):
         raise ModelFileError("a model with learned noise has inducing values")
+    innovations = parts.restore_innovations(stream)
+    is_updated = innovations.rows > 0 or stream.rows_held != stream.rows_arrived
+    if is_updated and isinstance(posterior, SparsePosterior):
+        posterior = replace(posterior, transient=True)  # as updates leave it
     prior = posterior.prior
     statistics = parts.restore_statistics(parts.need(record.statistics, "statistics"), prior)
     mean = Model(
@@ -276,7 +281,7 @@ def _restored_learned_noise(
         None,
         stream.rows_arrived,
         stream.rows_held,
-        parts.restore_innovations(stream),
+        innovations,
         parts.restore_level(stream),
     )
     return LearnedNoiseModel(mean, process, record.log_evidence, _scaled_noise(record, scaling))

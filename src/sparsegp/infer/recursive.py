@@ -54,7 +54,7 @@ class FilterState:
             return self.summed
         old, A = self.summed, torch.from_numpy(np.stack([row.a for row in self.pending]))
         shift = old.shift + A.mT @ torch.tensor([row.target for row in self.pending], dtype=torch.float64)
-        return replace(old, precision=old.precision + A.mT @ A, shift=shift)
+        return replace(old, precision=old.precision + linalg.row_gram(A.mT), shift=shift)
 
     def holding(self, statistics: BlockStatistics, moments: Moments | None = None) -> "FilterState":
         """The state of other rows seen through the same prior."""
@@ -192,7 +192,7 @@ def _kalman(state: FilterState, part: WhitenedBlock, started: float) -> Step:
     root = old.root - half @ linalg.solve_lower(_plus_identity(C.factor), Phi.mT)
     S_logdet = float(C.logdet)
     moments = Moments(old.mean + spread @ solved, root, old.precision_logdet + S_logdet, old.age + len(target))
-    precision = state.statistics.precision + A.mT @ A
+    precision = state.statistics.precision + linalg.row_gram(A.mT)
     new = state.holding(_added(state.statistics, part, precision), _while_fresh(moments))
     return new, _info(state, part, innovation * solved, S_logdet, "kalman", C.jitter, started)
 

@@ -99,7 +99,7 @@ def _tried_out(found: "Predictor", rows: Array) -> "Predictor":
     """A file that loads predicts: rows of its own, so that parts that do not fit together are found here."""
     scaled = found._scaled(rows)
     mean, var = found._both(scaled)
-    std = found._units(scaled, mean, var)
+    std = found._units(scaled, mean, var) * math.sqrt(found._shape.var)
     if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
         raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
     return found
