@@ -165,7 +165,8 @@ def test_an_interrupt_ends_the_wait_and_leaves_the_processes(two_processes: Proc
         while len(list(tmp_path.iterdir())) < 2:
             time.sleep(0.01)
         time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGINT)
+        # to this thread: sent to the process, it may go to one that does not wake the waiting one
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     presser = threading.Thread(target=interrupt_while_both_work)
     presser.start()

@@ -76,7 +76,9 @@ def test_rows_are_predicted_as_by_a_fit_without_them(approximation: Any, known: 
 
 def test_units_are_those_of_the_user_and_the_scaling_is_that_of_the_fit() -> None:
     X, y = rows()
-    learned = SparseGPRegressor(approximation="fitc", n_inducing=8, trend=None, random_state=0).fit(1e3 * X, 50.0 * y)
+    # inducing inputs that learning moves may nearly meet, and then digits are lost
+    given = {"approximation": "fitc", "n_inducing": 8, "learn_inducing": False, "trend": None, "random_state": 0}
+    learned = SparseGPRegressor(**given).fit(1e3 * X, 50.0 * y)
     found = learned.loo()
     raw = SparseGPRegressor(
         kernel=learned.kernel_,
