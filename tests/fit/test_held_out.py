@@ -83,9 +83,11 @@ def test_scale_and_shape_beat_the_gaussian_and_cover(approximation, options):
     nlpd = [-each.log_density(new, truth).mean() for each in (plain, shaped, model)]
     assert nlpd[0] - 0.1 > nlpd[1]
     assert nlpd[1] - 0.1 > nlpd[2]
+    # which 450 rows are held out moves the coverage of a fit by .02 to .04
+    fits = [model, *(SparseGPRegressor(**{**settings, "random_state": seed}).fit(X, y) for seed in (1, 2, 3))]
     for level in (0.5, 0.8, 0.95):
-        # two standard errors of 450 rows held out
-        assert coverage(model, new, truth, level) == pytest.approx(level, abs=0.047)
+        covered = np.mean([coverage(each, new, truth, level) for each in fits])
+        assert covered == pytest.approx(level, abs=0.047)
     left, right = new[:, 1] < -0.1, new[:, 1] > 0.1
     assert coverage(model, new[left], truth[left]) == pytest.approx(0.95, abs=0.04)
     assert coverage(model, new[right], truth[right]) == pytest.approx(0.95, abs=0.04)

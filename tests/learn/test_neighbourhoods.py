@@ -13,7 +13,7 @@ from sparsegp.core.block import Block
 from sparsegp.core.dense import ExactPosterior
 from sparsegp.learn import neighbourhoods
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
-from sparsegp.learn.neighbourhoods import Rounds, held_out_log_density, learn
+from sparsegp.learn.neighbourhoods import Opening, Rounds, held_out_log_density, learn
 
 QUICK = Rounds(counts=(4, 4, 4), n_rows=80, iterations=30, n_judged=40, n_neighbours=40)
 
@@ -75,6 +75,23 @@ def test_a_round_that_predicts_worse_is_undone(monkeypatch: pytest.MonkeyPatch) 
     assert len(results) == len(seen)
     assert n_openings == 2
     np.testing.assert_array_equal(hyper.vector(), seen[0])
+
+
+def test_openings_take_turns_and_repeat_only_where_rows_differ() -> None:
+    """Each climb sees other neighbourhoods where rows are many; one of a kind is enough where all see all rows."""
+    openings = (Opening(1.0, 1.0, 2), Opening(0.3, 1.0, 3), Opening(0.3, 0.1, 2))
+    rounds = replace(QUICK, counts=(), openings=openings, opening_count=2, opening_rows=20, opening_iterations=2)
+
+    def n_climbs(n_rows: int, kernel: kernels.Kernel | None = None) -> int:
+        block = quickly_varying(n_rows)
+        hyper, limits = start(block)
+        hyper.kernel = kernel or hyper.kernel
+        return len(learn(block, hyper, limits, optimizer="lbfgs", rng=np.random.default_rng(2), rounds=rounds))
+
+    assert n_climbs(1000) == 7
+    assert n_climbs(300) == 5  # a tenth of the rows is too few
+    assert n_climbs(40) == 2
+    assert n_climbs(1000, kernels.Linear()) == 5  # no lengthscales to shorten: all of the rows, and a tenth
 
 
 def test_a_caller_can_stop_it() -> None:

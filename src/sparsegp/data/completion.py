@@ -7,7 +7,6 @@ all. Needs numpy alone, because models are served without the rest.
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
@@ -78,19 +77,15 @@ class Completion:
         return out.reshape(-1, X.shape[1])
 
     def _given(self, scores: Array, pattern: Any) -> tuple[Array, Array]:
-        """Mean of missing scores given the others, and a root of their covariance: blocks of the precision say both."""
-        if self._precision is None:
+        """Mean of missing scores given the others, and a root of their covariance."""
+        if self.correlation is None:
             return np.zeros((len(scores), int(pattern.sum()))), np.eye(int(pattern.sum()))
         known = ~pattern
-        cov = np.linalg.inv(self._precision[np.ix_(pattern, pattern)])
-        return -scores[:, known] @ self._precision[np.ix_(known, pattern)] @ cov, np.linalg.cholesky(cov)
-
-    @cached_property
-    def _precision(self) -> Array | None:
-        if self.correlation is None:
-            return None
-        precision: Array = np.asarray(np.linalg.inv(self.correlation), dtype=np.float64)
-        return precision
+        across = self.correlation[np.ix_(pattern, known)]
+        weights = np.linalg.solve(self.correlation[np.ix_(known, known)], across.T)
+        cov = self.correlation[np.ix_(pattern, pattern)] - across @ weights
+        root: Array = np.asarray(np.linalg.cholesky(cov), dtype=np.float64)
+        return scores[:, known] @ weights, root
 
 
 @dataclass(frozen=True, eq=False)

@@ -133,9 +133,11 @@ def _holding_out(
     seen = Residuals.within(budget, last.model, held_out.all, options, rng)
     scale, judged = None, seen
     if options.kind != SHAPE and len(rows) >= options.fewest_for_scale:
-        scale = _local_scale(last.model, train, options, rng)
+        # a model of a part of its rows leaves none out, and leaving all out takes a pass
+        if last.is_exact and within.pass_seconds(len(train)) < budget.remaining:
+            scale = _local_scale(last.model, train, options, rng)
         if scale is None and len(seen) >= options.fewest_for_scale:
-            # a model of a part of its rows leaves none out: some rows held out give the scale, the others judge it
+            # some rows held out give the scale, the others judge it
             first = rng.random(len(seen)) < options.fraction_for_scale
             scale, judged = _scale_of(seen.take(first), options, rng), seen.take(~first)
     calibration, report = chosen(judged, scale, options, rng)

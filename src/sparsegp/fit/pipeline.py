@@ -30,7 +30,7 @@ from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.problem import Problem
-from sparsegp.fit.start import local_start, until_interrupted
+from sparsegp.fit.start import least_noise_of_blocks, local_start, until_interrupted
 from sparsegp.infer import anytime_run, batch, stopping
 from sparsegp.infer.anytime import Reading
 from sparsegp.kernels import Stationary
@@ -452,6 +452,10 @@ class _Fit:
         results = (yield from self._shown(climb, hyper, sketcher)) if self.options.watched else climb(lambda _: False)
         if hyper.trend is not None and _calls_all_noise(hyper, rows):
             results += self._learned_without_trend(arranged_, hyper, first, climb)
+        if problem.approx.by_block and hyper.log_noise_var.requires_grad:
+            # learning sees a part of the rows, and some other block may be harder to factor than those
+            least = least_noise_of_blocks(hyper.kernel, rows.sample.all.X, problem.learning.start)
+            hyper.log_noise_var.data.clamp_(min=math.log(least))
         if deadline is not None:
             self.budget.learned(deadline)
         return before + results

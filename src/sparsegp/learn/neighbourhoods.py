@@ -33,13 +33,15 @@ MOST_TOGETHER = 64
 
 @dataclass(frozen=True)
 class Opening:
-    """A climb before the first round: from `shorter` times the lengthscales, among a random `fraction` of the rows.
+    """Climbs before the first round: from `shorter` times the lengthscales, among a random `fraction` of the rows.
 
-    Far off, all looks like noise. What the shortest distances hide shows among fewer rows.
+    Far off, all looks like noise. What the shortest distances hide shows among fewer rows. Whether a climb falls into
+    "all is noise" hangs on its neighbourhoods, so there are several `times` of them.
     """
 
     shorter: float
     fraction: float
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Rounds:
 
     With a deadline, judging a round takes about `judging` of the time, unless that is for less than the fewest rows.
     The rounds go on from the best of the openings, which have small neighbourhoods and at most `opening_time` of the
-    time.
+    time, and each climb at most `climb_time` of that.
     """
 
     counts: tuple[int, ...] = (12, 12, 12, 12, 12)
@@ -59,11 +61,12 @@ class Rounds:
     n_neighbours: int = 200
     fewest_judged: int = 32
     judging: float = 0.06
-    openings: tuple[Opening, ...] = (Opening(1.0, 1.0), Opening(0.3, 1.0), Opening(0.3, 0.1))
+    openings: tuple[Opening, ...] = (Opening(1.0, 1.0, 2), Opening(0.3, 1.0, 3), Opening(0.3, 0.1, 2))
     opening_count: int = 16
     opening_rows: int = 200
     opening_iterations: int = 30
     opening_time: float = 0.4
+    climb_time: float = 0.3
 
 
 def learn(
@@ -111,17 +114,15 @@ def learn(
     def is_done() -> bool:
         return is_over(climbing) or (bool(results) and results[-1].stopped)
 
-    openings = _worthwhile(rounds.openings, len(block), hyper, rounds)
-    until = (
-        None if climbing is None else Deadline(climbing.clock() + rounds.opening_time * climbing.left, climbing.clock)
-    )
-    for i, opening in enumerate(openings):
-        if is_done():
+    opened = None if climbing is None else _after(climbing, rounds.opening_time)
+    share = 0.0 if opened is None else rounds.climb_time * opened.left
+    for opening in _worthwhile(rounds, len(block), hyper):
+        if is_done() or (results and is_over(opened)):
             break
         hyper.load_vector(start)
         _shorten_lengthscales(hyper, opening.shorter)
+        late = None if opened is None else Deadline(opened.clock() + share, opened.clock)
         among = _thinned(block, opening.fraction, rng)
-        late = None if until is None else Deadline(until.clock() + until.left / (len(openings) - i), until.clock)
         climb(among, rounds.opening_count, rounds.opening_rows, rounds.opening_iterations, late)
     hyper.load_vector(best_vector)
     for count in rounds.counts:
@@ -131,16 +132,21 @@ def learn(
     return results
 
 
-def _worthwhile(openings: tuple[Opening, ...], n_rows: int, hyper: Hyperparameters, rounds: Rounds) -> list[Opening]:
-    """Without those that would repeat another, for want of rows or of lengthscales to learn."""
-    kernel = hyper.kernel
+def _after(deadline: Deadline, fraction: float) -> Deadline:
+    """When that fraction of what is left is over."""
+    return Deadline(deadline.clock() + fraction * deadline.left, deadline.clock)
+
+
+def _worthwhile(rounds: Rounds, n_rows: int, hyper: Hyperparameters) -> list[Opening]:
+    """One for each climb, in turns, without those that would repeat another for want of rows or of lengthscales."""
+    kernel, seen = hyper.kernel, rounds.opening_count * rounds.opening_rows
     is_learned = isinstance(kernel, Stationary) and kernel.log_lengthscales.requires_grad
-    is_sparse = n_rows * min((o.fraction for o in openings), default=1.0) < rounds.opening_count * rounds.opening_rows
-    kept = {
-        Opening(opening.shorter if is_learned else 1.0, 1.0 if is_sparse else opening.fraction): None
-        for opening in openings
-    }
-    return list(kept)
+    times: dict[Opening, int] = {}
+    for opening in rounds.openings:
+        fraction = 1.0 if opening.fraction * n_rows < seen else opening.fraction
+        same = Opening(opening.shorter if is_learned else 1.0, fraction)
+        times[same] = 1 if n_rows <= seen else max(times.get(same, 0), opening.times)
+    return [one for turn in range(max(times.values(), default=0)) for one, n in times.items() if turn < n]
 
 
 def _thinned(block: Block, fraction: float, rng: np.random.Generator) -> Block:

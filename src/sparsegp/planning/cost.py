@@ -193,7 +193,7 @@ def _scouting(model: ModelShape, n_rows: int) -> Cost:
     """Exact GPs on neighbourhoods, each found by a scan of all rows and judged on held-out rows."""
     if not model.approx.by_block or model.optimizer is None:
         return Cost()
-    rounds, n_openings = Rounds(), len(Rounds().openings)
+    rounds, n_openings = Rounds(), sum(opening.times for opening in Rounds().openings)
     held = min(rounds.n_neighbours, n_rows)
     climbs = _climb(model, sum(rounds.counts), min(rounds.n_rows, n_rows), rounds.iterations)
     opened = _climb(
