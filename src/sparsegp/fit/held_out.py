@@ -6,6 +6,7 @@ exactly. Where they are few, every row is left out in turn, in closed form.
 
 import math
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block, MemoryRows, Rows, equal_rows
 from sparsegp.core.local import LocalPosterior
 from sparsegp.core.predictive import Array
-from sparsegp.errors import SparseGPError
+from sparsegp.errors import FactorizationError, SparseGPError
 from sparsegp.fit import pipeline
 from sparsegp.fit.blocking import arranged
 from sparsegp.fit.budget import Budget
@@ -143,8 +144,13 @@ def _holding_out(
     calibration, report = chosen(judged, scale, options, rng)
     model, exact = last.model, False
     if last.is_exact and within.pass_seconds(len(rows)) < max(budget.remaining, 0.0):
-        model, exact = _filled(last.model, rows), True
-        if calibration.scale is not None and 2.0 * within.pass_seconds(len(rows)) < max(budget.remaining, 0.0):
+        with suppress(FactorizationError):  # a block that cannot take in more rows leaves the model as it is
+            model, exact = _filled(last.model, rows), True
+        if (
+            exact
+            and calibration.scale is not None
+            and 2.0 * within.pass_seconds(len(rows)) < max(budget.remaining, 0.0)
+        ):
             # with the rows held out the model is surer of itself, and c looks at how sure it is
             again = _local_scale(model, rows, options, rng)
             if again is not None:

@@ -5,7 +5,7 @@ import copy
 import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePo
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.core.statistics import BlockStatistics
-from sparsegp.errors import InputError
+from sparsegp.errors import FactorizationError, InputError
 from sparsegp.fit import affordable, committees, dense_models, learned_noise
 from sparsegp.fit.blocking import Blocking, arranged
 from sparsegp.fit.budget import Budget
@@ -30,7 +30,7 @@ from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.problem import Problem
-from sparsegp.fit.start import least_noise_of_blocks, local_start, until_interrupted
+from sparsegp.fit.start import local_start, until_interrupted
 from sparsegp.infer import anytime_run, batch, stopping
 from sparsegp.infer.anytime import Reading
 from sparsegp.kernels import Stationary
@@ -46,6 +46,10 @@ INFERENCE = "inference"
 ONE_PASS = "one pass over all rows: the result is exact"
 STOPPED = "stopped by a callback"
 NEXT_TO_NOTHING = 1e-3
+MOST_ADDED_NOISE = 1e-4
+"""Of the signal: noise above it is not what keeps a block from being factored."""
+
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
@@ -432,30 +436,27 @@ class _Fit:
                 self.steps += 1
                 return self._asked_to_stop(step) or report(step)
 
-            with linalg.flushed_denormals():
-                return until_interrupted(
-                    lambda: learn(
-                        rows,
-                        problem.approx,
-                        hyper,
-                        limits,
-                        optimizer=optimizer,
-                        rng=problem.rng,
-                        schedule=schedule,
-                        on_step=on_step,
-                        deadline=deadline,
-                        checkpoint=problem.checkpoint,
-                    )
+            def learned() -> list[LearningResult]:
+                return learn(
+                    rows,
+                    problem.approx,
+                    hyper,
+                    limits,
+                    optimizer=optimizer,
+                    rng=problem.rng,
+                    schedule=schedule,
+                    on_step=on_step,
+                    deadline=deadline,
+                    checkpoint=problem.checkpoint,
                 )
+
+            with linalg.flushed_denormals():
+                return until_interrupted(lambda: _with_enough_noise(hyper, arranged_, learned))
 
         first = hyper.vector()
         results = (yield from self._shown(climb, hyper, sketcher)) if self.options.watched else climb(lambda _: False)
         if hyper.trend is not None and _calls_all_noise(hyper, rows):
             results += self._learned_without_trend(arranged_, hyper, first, climb)
-        if problem.approx.by_block and hyper.log_noise_var.requires_grad:
-            # learning sees a part of the rows, and some other block may be harder to factor than those
-            least = least_noise_of_blocks(hyper.kernel, rows.sample.all.X, problem.learning.start)
-            hyper.log_noise_var.data.clamp_(min=math.log(least))
         if deadline is not None:
             self.budget.learned(deadline)
         return before + results
@@ -520,14 +521,15 @@ class _Fit:
         if learning and learning[-1].reason == INTERRUPTED:
             yield replace(sketcher.model(hyper, learning, self.steps, INFERENCE), reason=INTERRUPTED)
         elif in_pieces and (is_part or self.options.exact_pass):
-            model = self._pieced_model(arranged_, hyper, learning)
+            model = _with_enough_noise(hyper, arranged_, lambda: self._pieced_model(arranged_, hyper, learning))
             is_less = first is not None and model.rows_seen < first.rows_seen
             yield replace(first, reason=anytime_run.TIME_IS_UP) if first is not None and is_less else model
         elif self.options.exact_pass and fits:
-            yield self._exact_model(arranged_, hyper, learning)
+            yield _with_enough_noise(hyper, arranged_, lambda: self._exact_model(arranged_, hyper, learning))
         elif self.options.exact_pass and rows.largest_part < len(rows):
             # a pass is the only way to all rows, and there is no time for one
-            yield self._pieced_model(replace(arranged_, rows=rows.sample), hyper, learning)
+            some = replace(arranged_, rows=rows.sample)
+            yield _with_enough_noise(hyper, some, lambda: self._pieced_model(some, hyper, learning))
         else:
             yield from self._anytime_models(arranged_, hyper, learning, sketcher, first)
 
@@ -661,11 +663,30 @@ def _start_from_data(hyper: Hyperparameters, block: Block, rng: np.random.Genera
             hyper.log_noise_var.data = torch.full_like(hyper.log_noise_var, math.log(noise_var))
 
 
+def _with_enough_noise(hyper: Hyperparameters, arranged_: _Arranged, attempt: Callable[[], Outcome]) -> Outcome:
+    """What the attempt gives, with ten times the noise again where a block of rows cannot be factored with less.
+
+    The residual of a block has the rounding errors of the signal, and noise that was learned from neighbourhoods or
+    other blocks may be smaller than these.
+    """
+    learns = arranged_.problem.approx.by_block and hyper.log_noise_var.requires_grad
+    while True:
+        try:
+            return attempt()
+        except FactorizationError:
+            if not learns or _signal(hyper, arranged_.rows) * MOST_ADDED_NOISE < float(hyper.noise_var):
+                raise
+            hyper.log_noise_var.data += math.log(10.0)
+
+
+def _signal(hyper: Hyperparameters, rows: Rows) -> float:
+    with torch.no_grad():
+        return float(hyper.kernel.diagonal(rows.sample.all.X[:1].to(torch.float64)))
+
+
 def _calls_all_noise(hyper: Hyperparameters, rows: Rows) -> bool:
     """Whether next to nothing is left for the kernel."""
-    with torch.no_grad():
-        signal = float(hyper.kernel.diagonal(rows.sample.all.X[:1].to(torch.float64)))
-    return signal < NEXT_TO_NOTHING * float(hyper.noise_var)
+    return _signal(hyper, rows) < NEXT_TO_NOTHING * float(hyper.noise_var)
 
 
 def _lasting(snapshot: anytime_run.Snapshot, rows: Rows) -> LatentPosterior:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sparsegp import parallel
 from sparsegp.core import inducing
@@ -157,16 +156,11 @@ def local_start(
         lambda: neighbourhoods.learn(left, hyper, limits, optimizer=optimizer, rng=rng, **watched)
     )
     hyper.clear_gradient()
-    noise_var = start.noise_var
-    if learn_noise:
-        noise_var = max(float(hyper.noise_var), least_noise_of_blocks(hyper.kernel, block.X, options.start))
+    # neighbours that are nearly equal can do without noise; whole blocks of rows cannot be factored without any
+    with torch.no_grad():
+        signal = float(hyper.kernel.diagonal(block.X[:1].to(torch.float64)))
+    noise_var = max(float(hyper.noise_var), options.start.least_of_signal * signal) if learn_noise else start.noise_var
     return Start(hyper.kernel, noise_var, tuple(results))
-
-
-@torch.no_grad()
-def least_noise_of_blocks(kernel: Kernel, X: Tensor, options: StartOptions) -> float:
-    """Neighbours that are nearly equal can do without noise; whole blocks of rows cannot be factored without any."""
-    return options.least_of_signal * float(kernel.diagonal(X[:1].to(torch.float64)))
 
 
 @parallel.single()
