@@ -20,7 +20,7 @@ from sparsegp.display import (
     RelevanceDisplay,
     ResidualsDisplay,
 )
-from sparsegp.display.columns import column_lengthscales
+from sparsegp.display.column_plots import column_lengthscales
 from sparsegp.learn.trace import LearningResult
 
 matplotlib.use("Agg")

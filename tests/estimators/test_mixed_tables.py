@@ -291,7 +291,7 @@ def test_what_is_known_of_columns(path):
 
 
 def test_diagnosis_and_relevance_are_by_column(model):
-    from sparsegp.display.columns import column_lengthscales, column_relevance
+    from sparsegp.display.column_plots import column_lengthscales, column_relevance
 
     frame = table(120, seed=9)
     found = model.diagnose(frame.drop(columns="y"), frame["y"])

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparsegp.display.columns import EffectDisplay, ImportanceDisplay, RelevanceDisplay
+    from sparsegp.display.column_plots import EffectDisplay, ImportanceDisplay, RelevanceDisplay
     from sparsegp.display.curves import AnytimeDisplay, LearningCurveDisplay
     from sparsegp.display.forecast import MapDisplay, PredictionDisplay
     from sparsegp.display.residuals import CalibrationDisplay, CoverageDisplay, ResidualsDisplay
@@ -28,9 +28,9 @@ _HOMES = {
     "LearningCurveDisplay": "curves",
     "MapDisplay": "forecast",
     "PredictionDisplay": "forecast",
-    "EffectDisplay": "columns",
-    "ImportanceDisplay": "columns",
-    "RelevanceDisplay": "columns",
+    "EffectDisplay": "column_plots",
+    "ImportanceDisplay": "column_plots",
+    "RelevanceDisplay": "column_plots",
     "CalibrationDisplay": "residuals",
     "CoverageDisplay": "residuals",
     "ResidualsDisplay": "residuals",

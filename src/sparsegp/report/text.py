@@ -8,7 +8,7 @@ import numpy as np
 from sparsegp import kernels
 from sparsegp.core.approximations import Family
 from sparsegp.core.predictive import Array
-from sparsegp.display.columns import column_lengthscales
+from sparsegp.display.column_plots import column_lengthscales
 from sparsegp.estimators.diagnosis import approximation_of, knows_noise, learns_noise, scaling_of
 from sparsegp.estimators.judging import column_names
 
