@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
-from sparsegp import parallel
+from sparsegp import SparseGPRegressor, parallel
 from sparsegp.core.block import Block
 from sparsegp.errors import FactorizationError, InputError, SparseGPError
 from sparsegp.parallel import Placed, Threads, homes_by_cost, largest_first, n_workers
@@ -70,13 +70,32 @@ def test_scipy_has_one_thread_beside_ours_and_its_own_afterwards() -> None:
 
 
 def test_work_in_one_thread_leaves_the_number_as_it_was() -> None:
-    before = parallel.available()
-    with parallel.single():
-        assert parallel.available() == 1
-        assert all(pool["num_threads"] == 1 for pool in threadpool_info() if pool["user_api"] == "openmp")
-    with suppress(ZeroDivisionError), parallel.single():
-        raise ZeroDivisionError
-    assert parallel.available() == before
+    usual = parallel.available()
+    torch.set_num_threads(2)
+    try:
+        before = threadpool_info()
+        with parallel.single():
+            assert parallel.available() == 1
+            assert all(pool["num_threads"] == 1 for pool in threadpool_info() if pool["user_api"] == "openmp")
+        assert parallel.available() == 2
+        assert threadpool_info() == before
+        with suppress(ZeroDivisionError), parallel.single():
+            raise ZeroDivisionError
+        assert parallel.available() == 2
+    finally:
+        torch.set_num_threads(usual)
+
+
+def test_a_fit_and_its_predictions_leave_the_number_of_threads_as_it_was() -> None:
+    usual, X = parallel.available(), np.random.default_rng(0).standard_normal((1500, 2))
+    torch.set_num_threads(2)
+    try:
+        gp = SparseGPRegressor(time_budget=2, random_state=0).fit(X, np.sin(X[:, 0]))
+        assert parallel.available() == 2
+        gp.predict(X, return_std=True)
+        assert parallel.available() == 2
+    finally:
+        torch.set_num_threads(usual)
 
 
 def test_the_variance_of_targets_does_not_depend_on_the_number_of_threads() -> None:

@@ -129,8 +129,8 @@ def single(n_rows: int = 0) -> Iterator[None]:
     if n_rows > ALONE_ROWS or blas.is_alone():
         yield
         return
-    limits = _all_pools().limit(limits=1, user_api="openmp")
-    with one_torch_thread(), limits, one_scipy_thread(), blas.alone():
+    # In this order: a limit holds from the moment it is made, and torch's number of threads would be read as 1.
+    with one_torch_thread(), _all_pools().limit(limits=1, user_api="openmp"), one_scipy_thread(), blas.alone():
         yield
 
 

@@ -1,8 +1,9 @@
 """q(u) and what it predicts: mean, variance and joint covariance of f at new inputs."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -155,18 +156,27 @@ class SparsePosterior:
     def mean(self, X: Tensor, labels: Tensor | None = None) -> Tensor:
         weights = self._weights.to(X.dtype)
         with torch.no_grad():
-            return torch.cat([self.prior.columns(part) @ weights for part in X.split(CHUNK_ROWS)])
+            if X.shape[0] <= CHUNK_ROWS:
+                return self.prior.columns(X) @ weights
+            mean = X.new_empty(len(X))
+
+            def fill(rows: slice) -> None:
+                mean[rows] = self.prior.columns(X[rows]) @ weights
+
+            _each_chunk(len(X), fill)
+        return mean
 
     def marginals(self, X: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if X.shape[0] <= CHUNK_ROWS:
-            with torch.no_grad():
-                return self._chunk(X)
-        mean = torch.empty(X.shape[0], dtype=X.dtype, device=X.device)
-        var = torch.empty_like(mean)
         with torch.no_grad():
-            for start in range(0, X.shape[0], CHUNK_ROWS):
-                part = slice(start, start + CHUNK_ROWS)
-                mean[part], var[part] = self._chunk(X[part])
+            if X.shape[0] <= CHUNK_ROWS:
+                return self._chunk(X)
+            mean, var = X.new_empty(len(X)), X.new_empty(len(X))
+
+            def fill(rows: slice) -> None:
+                mean[rows], var[rows] = self._chunk(X[rows])
+
+            _ = self._root_and_weights(X.dtype)  # before the threads ask for it
+            _each_chunk(len(X), fill)
         return mean, var
 
     def _chunk(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,3 +221,14 @@ class SparsePosterior:
         if test is TestConditional.INDEPENDENT:
             return torch.diag(self.prior.residual_diag(X, W))
         return self.prior.residual_block(X, W)
+
+
+def _each_chunk(n_rows: int, fill: Callable[[slice], None]) -> None:
+    """Call `fill` for all rows, a chunk at a time, in threads side by side."""
+
+    def fill_all(starts: Sequence[int]) -> None:
+        with torch.no_grad():  # threads do not inherit that of the caller
+            for start in starts:
+                fill(slice(start, start + CHUNK_ROWS))
+
+    parallel.run([partial(fill_all, starts) for starts in parallel.shared_out(range(0, n_rows, CHUNK_ROWS))])
