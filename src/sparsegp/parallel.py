@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import cloudpickle
 import torch
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 from sparsegp import blas
 from sparsegp.errors import InputError
@@ -129,8 +129,7 @@ def single(n_rows: int = 0) -> Iterator[None]:
     if n_rows > ALONE_ROWS or blas.is_alone():
         yield
         return
-    # In this order: a limit holds from the moment it is made, and torch's number of threads would be read as 1.
-    with one_torch_thread(), _all_pools().limit(limits=1, user_api="openmp"), one_scipy_thread(), blas.alone():
+    with one_torch_thread(), _one_thread(_pools("openmp")), one_scipy_thread(), blas.alone():
         yield
 
 
@@ -152,24 +151,31 @@ def one_torch_thread(n_rows: int = 0) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def one_scipy_thread() -> AbstractContextManager[Any]:
+def one_scipy_thread() -> AbstractContextManager[None]:
     """Within, the BLAS of numpy and scipy has one thread; that of torch keeps its own.
 
     The vectors of an optimiser are short. OpenBLAS wakes its threads for them all the same, and they spin on a core
     that torch needs. The setting belongs to the process: the first thread that asks controls it, others leave it alone.
     """
-    limited: AbstractContextManager[Any] = _openblas().limit(limits=1)
-    return limited
+    return _one_thread(_pools("openblas"))
+
+
+@contextmanager
+def _one_thread(pools: Sequence[LibController]) -> Iterator[None]:
+    """`ThreadpoolController.limit` takes twenty microseconds a library, as long as the work on a single row."""
+    before = [pool.num_threads for pool in pools]
+    for pool in pools:
+        pool.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for pool, n_threads in zip(pools, before, strict=True):
+            pool.set_num_threads(n_threads)
 
 
 @cache
-def _openblas() -> ThreadpoolController:
-    return _all_pools().select(internal_api="openblas")
-
-
-@cache
-def _all_pools() -> ThreadpoolController:
-    return ThreadpoolController()
+def _pools(kind: str) -> Sequence[LibController]:
+    return tuple(pool for pool in ThreadpoolController().lib_controllers if pool.internal_api == kind)
 
 
 sleep_while_waiting()

@@ -6,35 +6,50 @@ rows of a call must be found, so that a batch slips through far more seldom.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsegp.data.batches import Batch
+from sparsegp.data.batches import Array, Batch, Place
 from sparsegp.errors import InputError
 
 SIZE = 2**15
 HASHES = 3
 FULL = 255  # a counter that got there stays: it no longer tells, but never lies
+MOST_PENDING = 128
+ZERO, ONE = np.zeros(1), np.ones(1)
 Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
 class RowDigest:
-    """How many of the rows held have each of `SIZE` values as one of their `HASHES` hashes."""
+    """How many of the rows held have each of `SIZE` values as one of their `HASHES` hashes.
 
-    counts: NDArray[np.uint8]
+    `summed` lacks the `pending` rows, which came alone: to hash one takes as long as to hash a hundred, and longer than
+    the rest of an update. They are hashed together, when there are many or when someone asks.
+    """
+
+    summed: NDArray[np.uint8]
+    pending: tuple[Array, ...] = ()
 
     @classmethod
     def empty(cls) -> "RowDigest":
         return cls(np.zeros(SIZE, dtype=np.uint8))
 
+    @cached_property
+    def counts(self) -> NDArray[np.uint8]:
+        """The counters of all rows held."""
+        return _more(self.summed, *_counted(_joined(self.pending))) if self.pending else self.summed
+
     def with_rows(self, batch: Batch) -> "RowDigest":
-        return self._with(*_counted(batch))
+        if len(batch.y) == 1 and len(self.pending) < MOST_PENDING:
+            return RowDigest(self.summed, (*self.pending, _alone(batch)))
+        return RowDigest(_more(self.counts, *_counted(batch)))
 
     def __add__(self, other: "RowDigest") -> "RowDigest":
-        return self._with(slice(None), other.counts)
+        return RowDigest(_more(self.counts, slice(None), other.counts))
 
     def without_rows(self, batch: Batch) -> "RowDigest":
         """An error if one of the rows cannot have been added."""
@@ -49,10 +64,24 @@ class RowDigest:
         counts[places] = np.where(before == FULL, FULL, before - removed)
         return RowDigest(counts)
 
-    def _with(self, places: Any, added: NDArray[Any]) -> "RowDigest":
-        counts = self.counts.copy()
-        counts[places] = np.minimum(counts[places] + added.astype(np.int64), FULL)
-        return RowDigest(counts)
+
+def _more(counts: NDArray[np.uint8], places: Any, added: NDArray[Any]) -> NDArray[np.uint8]:
+    more = counts.copy()
+    more[places] = np.minimum(more[places] + added.astype(np.int64), FULL)
+    return more
+
+
+def _alone(batch: Batch) -> Array:
+    """The numbers of a batch of one row: a copy, because the caller may overwrite what was given."""
+    noise = ZERO if batch.noise_var is None else batch.noise_var
+    weight = ONE if batch.weight is None else batch.weight
+    return np.concatenate((batch.X[0], batch.y, noise, weight))
+
+
+def _joined(rows: tuple[Array, ...]) -> Batch:
+    """One batch of rows that came alone."""
+    columns = np.stack(rows)
+    return Batch(columns[:, :-3], *columns[:, -3:].T, Place("rows that came alone"))
 
 
 def _counted(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
