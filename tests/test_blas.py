@@ -62,13 +62,13 @@ def test_products_grams_and_factors(dtype, layout):
 
 def test_only_a_thread_that_computes_alone_uses_it():
     A = random_matrix(torch.float64, N, M)
-    assert not blas.suits(A)
+    assert not blas.suits("syrk", A)
     with parallel.single():
-        assert blas.suits(A)
-        assert not blas.suits(A, A.float())
-        assert not blas.suits(A[:, ::2])
-        assert not blas.suits(A[:20])
-        assert not blas.suits(A.clone().requires_grad_())
+        assert blas.suits("syrk", A)
+        assert not blas.suits("syrk", A, A.float())
+        assert not blas.suits("syrk", A[:, ::2])
+        assert not blas.suits("syrk", A[:20])
+        assert not blas.suits("syrk", A.clone().requires_grad_())
         others: list[bool] = []
         thread = threading.Thread(target=lambda: others.append(blas.is_alone()))
         thread.start()
@@ -78,7 +78,18 @@ def test_only_a_thread_that_computes_alone_uses_it():
     assert parallel.run([blas.is_alone] * 2) == [True, True]
 
 
-def test_linear_algebra_is_the_same_with_either_library():
+def test_the_processor_decides_which_routines_it_has(monkeypatch):
+    A = random_matrix(torch.float64, N, M)
+    for of_amd, expected in ((True, [True] * 6), (False, [True, True, True, False, False, False])):
+        monkeypatch.setattr(blas, "_is_of_amd", lambda of_amd=of_amd: of_amd)
+        with parallel.single():
+            routines = ("syrk", "trmm", "potrf", "gemm", "trsm", "potri")
+            assert [blas.suits(routine, A) for routine in routines] == expected
+
+
+@pytest.mark.parametrize("of_amd", [False, True])
+def test_linear_algebra_is_the_same_with_either_library(monkeypatch, of_amd):
+    monkeypatch.setattr(blas, "_is_of_amd", lambda: of_amd)
     K, L = random_matrix(torch.float64, N, M), lower(torch.float64)
     S = L @ L.mT
 

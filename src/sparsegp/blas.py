@@ -1,9 +1,9 @@
 """Triangular and symmetric products and factors by the BLAS and LAPACK of scipy, for work in a single thread.
 
 They are half the work of full products. torch has no such products, and its triangular solves take as long as full
-ones on many processors. A second BLAS has
-threads of its own, so it is used only where each thread computes alone: `parallel.run` and `parallel.single` say so by
-`alone`. Other threads are not held up: calls by ctypes release the interpreter.
+ones on processors of AMD. A second BLAS has threads of its own, so it is used only where each thread computes alone:
+`parallel.run` and `parallel.single` say so by `alone`. Other threads are not held up: calls by ctypes release the
+interpreter.
 """
 
 import ctypes
@@ -18,12 +18,22 @@ from scipy.linalg import cython_blas, cython_lapack
 from torch import Tensor
 
 LEAST_ENTRIES = 2**14
+SLOWER_ON_INTEL = frozenset({"gemm", "trsm", "potri"})
+"""Routines in which the BLAS of torch, which is Intel's own on x86, is the faster one, except on processors of AMD."""
 LETTERS = {torch.float64: "d", torch.float32: "s"}
 
 Argument = str | int | float | Tensor | ctypes.c_int
 Real = type[ctypes.c_double] | type[ctypes.c_float]
 
 _this_thread = threading.local()
+
+
+@cache
+def _is_of_amd() -> bool:
+    try:
+        return any(line.split() == ["vendor_id", ":", "AuthenticAMD"] for line in Path("/proc/cpuinfo").open())
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -46,11 +56,12 @@ def set_alone() -> None:
     _this_thread.is_alone = True
 
 
-def suits(*operands: Tensor) -> bool:
-    """Whether these matrices are large and in the memory of the processor, row by row or column by column, and this
-    thread computes alone."""
+def suits(routine: str, *operands: Tensor) -> bool:
+    """Whether these matrices are large and in the memory of the processor, row by row or column by column, this thread
+    computes alone, and the routine is fast on this processor: no race decides, so that results can be repeated."""
     return (
         is_alone()
+        and (routine not in SLOWER_ON_INTEL or _is_of_amd())
         and operands[0].dtype in LETTERS
         and min(A.numel() for A in operands) >= LEAST_ENTRIES
         and all(A.device.type == "cpu" and A.dtype == operands[0].dtype and _is_plain(A) for A in operands)
@@ -85,15 +96,6 @@ def product(A: Tensor, B: Tensor) -> Tensor:
     given = 1.0, B, _step(B), A, _step(A), 0.0, C, _step(C)
     _call("gemm", A, by_row[_by_row(B)], by_row[_by_row(A)], *sizes, *given)
     return C
-
-
-@cache
-def is_best_for_products() -> bool:
-    """Whether this BLAS multiplies faster than that of torch on x86, which is Intel's own: on others' processors."""
-    try:
-        return any(line.split() == ["vendor_id", ":", "AuthenticAMD"] for line in Path("/proc/cpuinfo").open())
-    except OSError:
-        return False
 
 
 def cholesky_(A: Tensor) -> bool:

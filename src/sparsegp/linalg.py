@@ -71,7 +71,7 @@ def cholesky(A: Tensor, *, name: str, least_jitter: float = 0.0, smallest_pivot:
 
 def _factored(A: Tensor) -> tuple[Tensor, bool]:
     """The lower factor, column by column in memory whoever computes it, and whether A has one."""
-    if blas.suits(A):
+    if blas.suits("potrf", A):
         factor = A.mT.contiguous().mT
         is_factored = blas.cholesky_(factor)
         return factor.tril_(), is_factored
@@ -89,7 +89,7 @@ def add_jitter(A: Tensor, jitter: float, scale: Tensor | None = None) -> Tensor:
 
 def solve_lower(L: Tensor, A: Tensor) -> Tensor:
     """L^-1 A for lower-triangular L."""
-    if blas.suits(L, A):
+    if blas.suits("trsm", L, A):
         return blas.solve_lower_(L, A.clone())
     solution: Tensor = torch.linalg.solve_triangular(L, A, upper=False)
     return solution
@@ -97,7 +97,7 @@ def solve_lower(L: Tensor, A: Tensor) -> Tensor:
 
 def solve_lower_transposed(L: Tensor, A: Tensor) -> Tensor:
     """L^-T A for lower-triangular L."""
-    if blas.suits(L, A):
+    if blas.suits("trsm", L, A):
         return blas.solve_lower_(L, A.clone(), transposed=True)
     solution: Tensor = torch.linalg.solve_triangular(L.mT, A, upper=True)
     return solution
@@ -108,19 +108,22 @@ def whiten_rows(K: Tensor, L: Tensor, *, overwrite: bool = False) -> Tensor:
 
     With `overwrite` K may be lost: memory that is new costs as much as a third of the solve.
     """
-    if overwrite and blas.suits(L, K):
-        return blas.solve_lower_(L, K.mT).mT
-    return solve_lower(L, K.mT).mT
+    if not overwrite or K.requires_grad or L.requires_grad:
+        return solve_lower(L, K.mT).mT
+    B = K.mT
+    return (
+        blas.solve_lower_(L, B) if blas.suits("trsm", L, K) else torch.linalg.solve_triangular(L, B, upper=False, out=B)
+    ).mT
 
 
 def product(A: Tensor, B: Tensor) -> Tensor:
     """A B, by the faster BLAS."""
-    return blas.product(A, B) if blas.suits(A, B) and blas.is_best_for_products() else A @ B
+    return blas.product(A, B) if blas.suits("gemm", A, B) else A @ B
 
 
 def rows_times_lower_(A: Tensor, L: Tensor) -> Tensor:
     """A L for lower-triangular L; A may be lost."""
-    return blas.multiply_lower_(L, A.mT, transposed=True).mT if blas.suits(L, A) else A @ L
+    return blas.multiply_lower_(L, A.mT, transposed=True).mT if blas.suits("trmm", L, A) else A @ L
 
 
 def inverse_lower(L: Tensor) -> Tensor:
@@ -183,7 +186,7 @@ def condition_estimate(L: Tensor, inverse_L: Tensor) -> float:
 
 def inverse_from_cholesky(L: Tensor) -> Tensor:
     """(L L^T)^-1."""
-    return mirror_upper_(blas.inverse_(L.clone()).mT) if blas.suits(L) else torch.cholesky_inverse(L)
+    return mirror_upper_(blas.inverse_(L.clone()).mT) if blas.suits("potri", L) else torch.cholesky_inverse(L)
 
 
 def _panels(size: int) -> Iterator[slice]:
@@ -193,7 +196,7 @@ def _panels(size: int) -> Iterator[slice]:
 
 def add_gram(total: Tensor, A: Tensor, *, factor: float = 1.0) -> None:
     """total += factor A^T A on the upper triangle only (at most 5/8 of a full product); see `mirror_upper`."""
-    if blas.suits(A):
+    if blas.suits("syrk", A):
         same = total.dtype == A.dtype and total.is_contiguous()
         own = total if same else A.new_zeros(total.shape)
         blas.add_gram(own, A, factor)

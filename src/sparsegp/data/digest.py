@@ -81,7 +81,8 @@ def _alone(batch: Batch) -> Array:
 def _joined(rows: tuple[Array, ...]) -> Batch:
     """One batch of rows that came alone."""
     columns = np.stack(rows)
-    return Batch(columns[:, :-3], *columns[:, -3:].T, Place("rows that came alone"))
+    y, noise_var, weight = columns[:, -3:].T
+    return Batch(columns[:, :-3], y, noise_var, weight, Place("rows that came alone"))
 
 
 def _counted(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

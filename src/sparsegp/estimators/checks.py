@@ -177,7 +177,9 @@ def later_batch(
         X = encoding.of_matrix(X)
         columns.say_unmet(X)
     batch = batch_of(X, y, noise_var, sample_weight)
-    say_without_target(int(np.isnan(y).sum()), len(y)) if len(y) else None
+    if np.isfinite(y).all():
+        return batch
+    say_without_target(int(np.isnan(y).sum()), len(y))
     require_finite_target(y)
     return with_target(batch)
 

@@ -8,14 +8,15 @@ are derived anew from the accumulators about every M rows, so that rounding cann
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegp import linalg
+from sparsegp import linalg, parallel
 from sparsegp.core.block import Block
 from sparsegp.core.posterior import InducingPosterior, log_evidence
 from sparsegp.core.prior import SparsePrior
@@ -53,8 +54,9 @@ class FilterState:
         if not self.pending:
             return self.summed
         old, A = self.summed, torch.from_numpy(np.stack([row.a for row in self.pending]))
-        shift = old.shift + A.mT @ torch.tensor([row.target for row in self.pending], dtype=torch.float64)
-        return replace(old, precision=old.precision + linalg.row_gram(A.mT), shift=shift)
+        with parallel.single(A.shape[1]):
+            shift = old.shift + A.mT @ torch.tensor([row.target for row in self.pending], dtype=torch.float64)
+            return replace(old, precision=old.precision + linalg.row_gram(A.mT), shift=shift)
 
     def holding(self, statistics: BlockStatistics, moments: Moments | None = None) -> "FilterState":
         """The state of other rows seen through the same prior."""
@@ -132,6 +134,8 @@ LOG_2PI = math.log(2.0 * math.pi)
 KALMAN_PAYS = 4
 """The Kalman form is chosen when this many times the rows of a block do not exceed M."""
 FEWEST_ROWS_BETWEEN_REFRESHES = 64
+ENTRIES_OF_A_THREAD = 2**16
+"""A second thread takes longer to start than to work on fewer features."""
 OUTLIER_SQ = 16.0
 """In `clipped_nis` a row counts at most this many times what the model expects of it."""
 
@@ -152,7 +156,7 @@ def step(state: FilterState, block: Block, form: str = "auto") -> Step:
         new, info = _add_row(state, block, started)
     else:
         with torch.no_grad():
-            new, info = _UPDATES[form](state, whiten_block(state.prior, block), started)
+            new, info = _UPDATES[form](state, block, started)
     if not math.isfinite(info.psi):
         raise InputError(
             f"A block of {len(block)} rows gives a log density of {info.psi}: its inputs, targets or noise variances "
@@ -166,21 +170,45 @@ def _is_single_point(state: FilterState, block: Block) -> bool:
     return X.shape[0] == 1 and state.row_map.applies and block.weight is None and X.dtype == torch.float64
 
 
-def _information(state: FilterState, part: WhitenedBlock, started: float) -> Step:
+def _information(state: FilterState, block: Block, started: float) -> Step:
     """B <- B + A^T A (003 eq. 17). With e = t - A m before and e' after the step, S^-1 e = e'."""
-    precision = state.statistics.precision.clone()
-    linalg.add_gram(precision, part.A)
-    new = state.holding(_added(state.statistics, part, linalg.mirror_upper_(precision)))
-    before, after = (part.target - part.A @ mean.to(part.A.dtype) for mean in (state.mean, new.q.mean))
-    S_logdet = float(new.q.LB.logdet) - state.precision_logdet
-    return new, _info(state, part, before * after, S_logdet, "information", new.q.LB.jitter, started)
+    parts = _whitened(state.prior, block)
+    with parallel.single(state.prior.n_features):
+        added: BlockStatistics = sum(statistics for _, statistics in parts)  # type: ignore[assignment]
+        new = state.holding(state.statistics + added)
+        means = state.mean, new.q.mean
+        errors = [[part.target - part.A @ mean.to(part.A.dtype) for part, _ in parts] for mean in means]
+        before, after = map(torch.cat, errors)
+        S_logdet = float(new.q.LB.logdet) - state.precision_logdet
+        return new, _info(state, added, before * after, S_logdet, "information", new.q.LB.jitter, started)
 
 
-def _kalman(state: FilterState, part: WhitenedBlock, started: float) -> Step:
+def _whitened(prior: SparsePrior, block: Block) -> list[tuple[WhitenedBlock, BlockStatistics]]:
+    """The block and its sums; where rows are independent and many, a part for each thread."""
+    n_parts, n = 1, len(block)
+    if not prior.approx.by_block:
+        n_parts = parallel.n_workers(None, n * prior.n_features // ENTRIES_OF_A_THREAD)
+    with parallel.single(n) if n_parts == 1 else nullcontext():
+        return parallel.run(
+            [
+                partial(_summed, prior, block.take(slice(k * n // n_parts, (k + 1) * n // n_parts)))
+                for k in range(n_parts)
+            ]
+        )
+
+
+@torch.no_grad()
+def _summed(prior: SparsePrior, block: Block) -> tuple[WhitenedBlock, BlockStatistics]:
+    part = whiten_block(prior, block)
+    return part, BlockStatistics.from_whitened(prior, [part])
+
+
+def _kalman(state: FilterState, block: Block, started: float) -> Step:
     """Square-root form of 003 eq. 16: the root times I - Phi C^-T (C + I)^-1 Phi^T, C C^T = S = I + Phi^T Phi.
 
     The covariance root root^T is positive definite by construction, whatever the rounding.
     """
+    part = whiten_block(state.prior, block)
     A, target, old = part.A.to(torch.float64), part.target.to(torch.float64), state.current
     Phi = old.root.mT @ A.mT
     C = linalg.cholesky(_plus_identity(Phi.mT @ Phi), name="innovation covariance", smallest_pivot=0.0)
@@ -197,7 +225,7 @@ def _kalman(state: FilterState, part: WhitenedBlock, started: float) -> Step:
     return new, _info(state, part, innovation * solved, S_logdet, "kalman", C.jitter, started)
 
 
-_UPDATES: Mapping[str, Callable[[FilterState, WhitenedBlock, float], Step]] = {
+_UPDATES: Mapping[str, Callable[[FilterState, Block, float], Step]] = {
     "information": _information,
     "kalman": _kalman,
 }
@@ -226,7 +254,13 @@ def _added(old: BlockStatistics, part: WhitenedBlock, precision: Tensor) -> Bloc
 
 
 def _info(
-    state: FilterState, part: WhitenedBlock, squares: Tensor, S_logdet: float, form: str, jitter: float, started: float
+    state: FilterState,
+    part: WhitenedBlock | BlockStatistics,
+    squares: Tensor,
+    S_logdet: float,
+    form: str,
+    jitter: float,
+    started: float,
 ) -> StepInfo:
     """psi = -(n log 2 pi + log|V| + log|S| + nis)/2 - a_k, with r and S in units of V^1/2."""
     squares = squares.to(torch.float64)
