@@ -398,9 +398,10 @@ class CommitteeGPRegressor(Estimator):
             noise = NoiseSpec(noise_kernel, self.n_noise_inducing, self.inducing)
             per_row = self.n_noise_inducing * committee.n_experts / len(data.block)
             judge = LearnedNoise(noise_kernel, per_row, self.fit_options.kernel_choice)
+        start, _ = self._begun(data, rng, noise_var=self.noise_var, judge=judge)
         return Problem(
             approx=kind.approx,
-            start=self._start(data, rng, noise_var=self.noise_var, judge=judge),
+            start=start,
             inducing=self.inducing,
             n_inducing=self.n_inducing,
             rng=rng,

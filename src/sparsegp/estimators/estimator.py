@@ -28,14 +28,13 @@ from sparsegp.core.drawn import Drawn
 from sparsegp.core.interleaved import Interleaved
 from sparsegp.core.left_out import LeftOut
 from sparsegp.core.predictive import Array, Joint, Predictive, require_numbers
-from sparsegp.core.trend import Trend, detrended
+from sparsegp.core.trend import Trend
 from sparsegp.data import Batch, to_block
 from sparsegp.data.completion import N_DRAWS, Completed
 from sparsegp.data.digest import RowDigest
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
 from sparsegp.estimators.diagnosis import JudgedEstimator
-from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.judging import Diagnosis, Judged, diagnose
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
@@ -43,14 +42,12 @@ from sparsegp.estimators.opening import Given, Opened, is_dask, opened
 from sparsegp.estimators.progress import CallbackSupportMixin
 from sparsegp.estimators.summary import fitted_html
 from sparsegp.files import model_file
-from sparsegp.fit import kernel_choice
-from sparsegp.fit.auto import is_auto
 from sparsegp.fit.blocking import drop_weightless
+from sparsegp.fit.kernel_choice import Judge
 from sparsegp.fit.model import Model
+from sparsegp.fit.posing import AskedStart, FitOptions, begun
 from sparsegp.fit.problem import Start
 from sparsegp.fit.scaling import Scaling
-from sparsegp.fit.start import starting_point
-from sparsegp.fit.trends import trend_of
 from sparsegp.kernels import Kernel
 from sparsegp.parallel import one_torch_thread
 
@@ -121,41 +118,24 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """Number of rows behind the model, including rows of weight zero."""
         return self.fitted_.n_samples
 
-    def _start(
+    def _begun(
         self,
         data: Opened,
         rng: np.random.Generator,
         *,
         noise_var: float | None = None,
-        judge: kernel_choice.Judge | None = None,
-        trend: Trend | None = None,
-    ) -> Start:
-        """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one, from what a trend
-        leaves."""
-        kernel, options, local = self.kernel, self.fit_options.learning.start, None
+        trend: str | None = None,
+        judge: Judge | None = None,
+    ) -> tuple[Start, Trend | None]:
+        """Where learning starts, and the trend."""
+        asked = AskedStart(self.kernel, noise_var, trend, self.optimizer, self.normalize, self.time_budget, judge)
+        return begun(asked, data.block, data.scaling, data.groups, rng, self.fit_options)
 
-        def start_of(kernel: Any, own: np.random.Generator, *, warns: bool = False) -> Start:
-            return starting_point(
-                kernel, noise_var, data.scaling, data.block, own, options, warns=warns, trend=trend, groups=data.groups
-            )
-
-        if is_auto(kernel):
-            choice = self.fit_options.kernel_choice
-            with linalg.flushed_denormals():
-                block = detrended(data.block, trend)
-                found = kernel_choice.chosen_kernel(
-                    start_of, self.optimizer, block, rng, self.time_budget, judge, choice
-                )
-            kernel, local = found.name, found.local
-        warns = self.normalize and self.optimizer is not None
-        return replace(start_of(kernel, rng, warns=warns), local=local)
-
-    def _trend(self, data: Opened, asked: str | None) -> Trend | None:
-        """The trend of f. What is given stays as given: where nothing is learned, or rows are not standardised, "auto"
-        adds nothing."""
-        if is_auto(asked) and (self.optimizer is None or not self.normalize):
-            return None
-        return trend_of(asked, data.block, self.fit_options.trend)
+    def _scaled_inducing(self, inducing: Any, data: Opened) -> Any:
+        """Inducing inputs that were given, in the scaling of the model; how to choose them, as it is."""
+        if isinstance(inducing, str):
+            return inducing
+        return data.scaling.inputs(checks.inducing_array(inducing, data.columns.layout.n_features))
 
     def _repr_html_inner(self) -> str:
         """In a notebook: what was chosen and its scores, above scikit-learn's own picture of the parameters."""

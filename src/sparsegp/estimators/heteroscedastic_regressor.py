@@ -266,18 +266,18 @@ class HeteroscedasticGPRegressor(Estimator):
         noise = NoiseSpec(
             noise_kernel,
             self.n_noise_inducing,
-            self._scaled(self.noise_inducing, data),
+            self._scaled_inducing(self.noise_inducing, data),
             mean,
             self.inference,
             self.batch_size,
             self.n_steps,
         )
-        trend = self._trend(data, self.trend)
         judge = LearnedNoise(noise_kernel, self.n_noise_inducing / n_rows, self.fit_options.kernel_choice)
+        start, trend = self._begun(data, rng, trend=self.trend, judge=judge)
         return Problem(
             approx=approx,
-            start=self._start(data, rng, judge=judge, trend=trend),
-            inducing=self._scaled(self.inducing, data),
+            start=start,
+            inducing=self._scaled_inducing(self.inducing, data),
             n_inducing=1 if is_exact else self.n_inducing,
             rng=rng,
             n_blocks=1 if is_exact else self.n_blocks,
@@ -289,11 +289,6 @@ class HeteroscedasticGPRegressor(Estimator):
             learning=self.fit_options.learning,
             on_step=listener,
         )
-
-    def _scaled(self, inducing: Any, data: Opened) -> Any:
-        if isinstance(inducing, str):
-            return inducing
-        return data.scaling.inputs(checks.inducing_array(inducing, data.columns.layout.n_features))
 
     @memory.explained
     def partial_fit(
