@@ -15,8 +15,8 @@ import torch
 
 import sparsegp
 from sparsegp import MemoryLimitError, SparseGPRegressor, kernels, memory
-from sparsegp.data import SourceRows
 from sparsegp.data.open import OpeningOptions
+from sparsegp.data.rows import SourceRows
 from sparsegp.memory import Room, rooms
 
 MIB = 2.0**20

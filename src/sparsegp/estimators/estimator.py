@@ -29,9 +29,10 @@ from sparsegp.core.interleaved import Interleaved
 from sparsegp.core.left_out import LeftOut
 from sparsegp.core.predictive import Array, Joint, Predictive, require_numbers
 from sparsegp.core.trend import Trend
-from sparsegp.data import Batch, to_block
+from sparsegp.data import Batch
 from sparsegp.data.completion import N_DRAWS, Completed
 from sparsegp.data.digest import RowDigest
+from sparsegp.data.rows import to_block
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
 from sparsegp.estimators.diagnosis import JudgedEstimator

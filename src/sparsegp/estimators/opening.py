@@ -21,22 +21,12 @@ from sparsegp.calibration.transform import TargetTransform, named
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import read_encoded_on
 from sparsegp.core.block import Block, MemoryRows, Rows
-from sparsegp.data import (
-    Batch,
-    FeatureLayout,
-    Scan,
-    Source,
-    SourceRows,
-    open_source,
-    read_encoded,
-    scan,
-    to_block,
-    with_encoding,
-)
+from sparsegp.data import Batch, FeatureLayout, Scan, Source, open_source, read_encoded, scan, with_encoding
 from sparsegp.data.completion import Completion
 from sparsegp.data.digest import RowDigest
 from sparsegp.data.encoded import needs_survey, surveyed
 from sparsegp.data.open import OpeningOptions
+from sparsegp.data.rows import SourceRows, to_block
 from sparsegp.data.scan import OnScale, as_they_are, say_without_target
 from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
