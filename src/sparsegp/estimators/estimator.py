@@ -178,11 +178,6 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     def _is_fitted(self) -> bool:
         return hasattr(self, "fitted_")
 
-    @property
-    def _is_of_y(self) -> bool:
-        """Whether the model learned the targets as they are. One that is not fitted is refused later."""
-        return not self._is_fitted or self.scaling_.transform is None
-
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31))
 
@@ -377,6 +372,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         InputError
             If X cannot be used.
         """
+        if is_dask(X):
+            raise InputError(ROW_BY_ROW)
         given = checks.new_inputs(self, X)
         inputs = self._tensor(self.scaling_.inputs(given))
         memory.require(8.0 * JOINT_COPIES * len(inputs) ** 2, f"The covariance of {len(inputs):,} rows", FEWER_ROWS)
@@ -443,13 +440,6 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         >>> mean.round(1)
         array([0.8, 0.9])
         """
-        if is_dask(X):
-            if return_cov:
-                raise InputError(ROW_BY_ROW)
-            if not return_std:
-                return self._lazy(X, blocks, 1, lambda forecast: (forecast.mean,), latent)[:, 0]
-            table = self._lazy(X, blocks, 2, lambda forecast: (forecast.mean, forecast.std), latent)
-            return table[:, 0], table[:, 1]
         if return_std and return_cov:
             raise InputError(
                 "Ask for return_std or return_cov, not both: the std is the root of the covariance's diagonal."
@@ -457,15 +447,23 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if return_cov:
             joint = self.joint_forecast(X, latent, blocks)
             return joint.mean, joint.cov
-        if not return_std and (latent or self._is_of_y):
-            rows = self._new_rows(X)
-            if rows.is_complete:
-                return self._expected(rows.whole, blocks)
-            own, drawn = rows.labels(blocks)
-            whole = self._expected(rows.whole, own) if len(rows.whole) else np.empty(0)
-            return rows.pooled(whole, self._expected(rows.drawn, drawn))
+        if is_dask(X):
+            return self._lazy_moments(X, latent, blocks, with_std=return_std)
+        if not return_std:
+            return self._mean(X, latent, blocks)
         forecast = self.forecast(X, latent, blocks)
-        return (forecast.mean, forecast.std) if return_std else forecast.mean
+        return forecast.mean, forecast.std
+
+    def _mean(self, X: Any, latent: bool, blocks: ArrayLike | None) -> Array:
+        """Means alone, which need no variances where the target is learned as it is."""
+        if not latent and self._is_fitted and self.scaling_.transform is not None:
+            return self.forecast(X, latent, blocks).mean
+        rows = self._new_rows(X)
+        if rows.is_complete:
+            return self._expected(rows.whole, blocks)
+        own, drawn = rows.labels(blocks)
+        whole = self._expected(rows.whole, own) if len(rows.whole) else np.empty(0)
+        return rows.pooled(whole, self._expected(rows.drawn, drawn))
 
     def _expected(self, rows: Array, blocks: ArrayLike | None) -> Array:
         """Means at complete rows in the scaling of the model."""
@@ -648,6 +646,13 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         (2, 5)
         """
         return self.joint_forecast(X, latent, blocks).sample(n_samples, np.random.default_rng(random_state))
+
+    def _lazy_moments(self, X: Any, latent: bool, blocks: ArrayLike | None, *, with_std: bool) -> Any:
+        """Means of a dask collection, with or without standard deviations."""
+        if not with_std:
+            return self._lazy(X, blocks, 1, lambda forecast: (forecast.mean,), latent)[:, 0]
+        table = self._lazy(X, blocks, 2, lambda forecast: (forecast.mean, forecast.std), latent)
+        return table[:, 0], table[:, 1]
 
     def _lazy(
         self,

@@ -23,7 +23,7 @@ from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
 from sparsegp.fit.kernel_choice import LearnedNoise
 from sparsegp.fit.learned_noise import ALL_ROWS, INFERENCES
-from sparsegp.fit.pipeline import fit
+from sparsegp.fit.pipeline import budget_report, fit
 from sparsegp.fit.problem import NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.fit.trends import TRENDS
@@ -247,8 +247,7 @@ class HeteroscedasticGPRegressor(Estimator):
         info = {**info, "innovations": Innovations().summary(), "trend": trend, "seconds": budget.used}
         if budget.limited:
             fraction = data.n_given / max(data.n_all, 1) if data.was_cut else 1.0
-            seen = {"rows_seen": data.n_given, "fraction": fraction, "reason": ALL_ROWS}
-            info["budget"] = {"asked": budget.asked, "used": budget.used, **seen}
+            info["budget"] = budget_report(budget, data.n_given, fraction, ALL_ROWS)
         self.assign(Fitted(model, data.scaling, info, data.n_given, data.columns, given.target, digest=data.digest))
         return self
 

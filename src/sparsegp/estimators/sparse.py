@@ -34,7 +34,7 @@ from sparsegp.fit.budget import Budget
 from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
 from sparsegp.fit.held_out import steps
 from sparsegp.fit.model import Model, RowSumOf
-from sparsegp.fit.pipeline import Progress
+from sparsegp.fit.pipeline import Progress, budget_report
 from sparsegp.fit.problem import CALIBRATIONS, Problem
 from sparsegp.fit.trends import TRENDS
 from sparsegp.infer import anytime_run
@@ -291,7 +291,7 @@ class SparseGPRegressor(Estimator):
         except KeyboardInterrupt:
             if fitted is None or progress is None:
                 raise
-            report = _budget_report(budget, replace(progress, reason=INTERRUPTED))
+            report = budget_report(budget, progress.rows_seen, progress.fraction, INTERRUPTED)
             fitted = replace(fitted, info={**fitted.info, "budget": report})
             warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=5)
         assert fitted is not None
@@ -490,7 +490,7 @@ class SparseGPRegressor(Estimator):
             found = info["calibration"]
             info["calibration"] = {**found, "rmse": found["rmse"] * data.scaling.y_scale}
         if in_steps:
-            info["budget"] = _budget_report(budget, progress)
+            info["budget"] = budget_report(budget, progress.rows_seen, progress.fraction, progress.reason)
             if progress.reason == reasons.TOO_SHORT:
                 warnings.warn(
                     f"time_budget={budget.asked:g} s was shorter than one step, and the fit took {budget.used:.2g} s. "
@@ -853,16 +853,6 @@ def _next_model(models: Generator[Progress]) -> Progress | None:
     """Each step computes without denormal numbers; the reader in between is left alone."""
     with linalg.flushed_denormals():
         return next(models, None)
-
-
-def _budget_report(budget: Budget, progress: Progress) -> dict[str, Any]:
-    return {
-        "asked": budget.asked,
-        "used": budget.used,
-        "rows_seen": progress.rows_seen,
-        "fraction": progress.fraction,
-        "reason": progress.reason,
-    }
 
 
 def _intention(problem: Problem, n_rows: int, budget: Budget) -> Intention | None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparsegp.core import approximations
+from sparsegp.core.approximations import Family
 from sparsegp.core.block import MemoryRows, Rows
 from sparsegp.errors import InputError
 from sparsegp.fit.problem import AUTO, Problem
@@ -98,13 +99,13 @@ def _chosen(problem: Problem, asked: Asked, rows: Rows, options: AutoOptions) ->
 def _of_approximation(
     problem: Problem, name: Any, power: float, n_inducing: int, n_rows: int, options: AutoOptions
 ) -> Problem:
-    if name == "exact":
+    approx, n_blocks = approximations.get(name, power), problem.n_blocks
+    if approx.family is Family.EXACT:
         # PIC with one block, whatever its inducing input: the same model, which takes rows in and gives them back
         return replace(problem, approx=approximations.get("pic"), n_blocks=1, n_inducing=1, learn_inducing=False)
-    n_blocks = problem.n_blocks
-    if name == "pic" and n_blocks is None:
+    if approx.is_local and n_blocks is None:
         n_blocks = max(1, round(n_rows / max(n_inducing, options.block_rows)))
-    return replace(problem, approx=approximations.get(name, power), n_inducing=n_inducing, n_blocks=n_blocks)
+    return replace(problem, approx=approx, n_inducing=n_inducing, n_blocks=n_blocks)
 
 
 def _n_inducing(n_rows: int, budget: float | None, options: AutoOptions) -> int:
