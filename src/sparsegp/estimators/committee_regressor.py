@@ -23,11 +23,11 @@ from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.opening import Given, Opened, named_cluster, opened
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
-from sparsegp.fit.auto import is_auto
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committees import ExpertKind
 from sparsegp.fit.kernel_choice import LearnedNoise
 from sparsegp.fit.pipeline import Progress, budget_report, steps
+from sparsegp.fit.posing import is_auto
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.infer.drift import Innovations
