@@ -129,26 +129,33 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         noise_var: float | None = None,
         judge: kernel_choice.Judge | None = None,
         trend: Trend | None = None,
+        later: bool = False,
     ) -> Start:
-        """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one, from what a trend
-        leaves."""
-        kernel, options, local = self.kernel, self.fit_options.learning.start, None
+        """Where learning starts; `kernel="auto"` is chosen by the judge if there is one, from what a trend leaves.
+        `later`: once there is a first model."""
+        options = self.fit_options.learning.start
 
         def start_of(kernel: Any, own: np.random.Generator, *, warns: bool = False) -> Start:
             return starting_point(
                 kernel, noise_var, data.scaling, data.block, own, options, warns=warns, trend=trend, groups=data.groups
             )
 
-        if is_auto(kernel):
-            choice = self.fit_options.kernel_choice
+        if not is_auto(self.kernel):
+            return start_of(self.kernel, rng, warns=self.normalize and self.optimizer is not None)
+        choice = self.fit_options.kernel_choice
+
+        def chosen() -> Start:
             with linalg.flushed_denormals():
                 block = detrended(data.block, trend)
                 found = kernel_choice.chosen_kernel(
                     start_of, self.optimizer, block, rng, self.time_budget, judge, choice
                 )
-            kernel, local = found.name, found.local
-        warns = self.normalize and self.optimizer is not None
-        return replace(start_of(kernel, rng, warns=warns), local=local)
+            return replace(start_of(found.name, rng), local=found.local)
+
+        if not later:
+            return chosen()
+        # of its own generator: watching does not change what is learned
+        return replace(start_of(choice.candidates[0], deepcopy(rng)), chosen=chosen)
 
     def _trend(self, data: Opened, asked: str | None) -> Trend | None:
         """The trend of f. What is given stays as given: where nothing is learned, or rows are not standardised, "auto"

@@ -483,7 +483,7 @@ class SparseGPRegressor(Estimator):
         trend = self._trend(data, self.trend)
         return Problem(
             approx=approx,
-            start=self._start(data, rng, noise_var=self.noise_var, trend=trend),
+            start=self._start(data, rng, noise_var=self.noise_var, trend=trend, later=watched),
             inducing=inducing,
             n_inducing=self.fit_options.auto.fewest_inducing if is_auto(self.n_inducing) else self.n_inducing,
             rng=rng,
