@@ -158,6 +158,12 @@ def _progress(
     )
 
 
+def budget_report(budget: Budget, rows_seen: float, fraction: float, reason: str | None) -> dict[str, Any]:
+    """What `info_["budget"]` says."""
+    seen = {"rows_seen": rows_seen, "fraction": fraction, "reason": reason}
+    return {"asked": budget.asked, "used": budget.used, **seen}
+
+
 def _propagate_interrupt(learning: list[LearningResult], problem: Problem) -> None:
     """A reader who pressed Ctrl-C wants to hear of it; `fit` keeps the model."""
     if problem.steps.watched and learning and learning[-1].reason == INTERRUPTED:
