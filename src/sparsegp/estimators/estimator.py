@@ -127,9 +127,12 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         noise_var: float | None = None,
         trend: str | None = None,
         judge: Judge | None = None,
+        later: bool = False,
     ) -> tuple[Start, Trend | None]:
-        """Where learning starts, and the trend."""
-        asked = AskedStart(self.kernel, noise_var, trend, self.optimizer, self.normalize, self.time_budget, judge)
+        """Where learning starts, and the trend. `later`: the kernel is chosen once there is a first model."""
+        asked = AskedStart(
+            self.kernel, noise_var, trend, self.optimizer, self.normalize, self.time_budget, judge, later
+        )
         return begun(asked, data.block, data.scaling, data.groups, rng, self.fit_options)
 
     def _scaled_inducing(self, inducing: Any, data: Opened) -> Any:

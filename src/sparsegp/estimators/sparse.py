@@ -445,7 +445,7 @@ class SparseGPRegressor(Estimator):
             stop_error=self.stop_error,
             watched=watched,
         )
-        start, trend = self._begun(data, rng, noise_var=self.noise_var, trend=self.trend)
+        start, trend = self._begun(data, rng, noise_var=self.noise_var, trend=self.trend, later=watched)
         return Problem(
             approx=approx,
             start=start,

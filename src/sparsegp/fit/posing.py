@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -83,7 +84,8 @@ def is_auto(value: Any) -> bool:
 class AskedStart:
     """Kernel, noise variance and trend as the user gave them, and what else a start hangs on.
 
-    `normalize`: the rows are standardised. `judge` of kernels; None: rows predicted from their neighbours.
+    `normalize`: the rows are standardised. `judge` of kernels; None: rows left out of cells of near rows.
+    `later`: a kernel is chosen once there is a first model.
     """
 
     kernel: Any
@@ -93,6 +95,7 @@ class AskedStart:
     normalize: bool
     time_budget: float | None
     judge: kernel_choice.Judge | None = None
+    later: bool = False
 
     def settled_trend(self, block: Block, options: TrendOptions) -> Trend | None:
         """What is given stays as given: where nothing is learned, or rows are not standardised, "auto" adds nothing."""
@@ -109,27 +112,27 @@ def begun(
     rng: np.random.Generator,
     options: FitOptions,
 ) -> tuple[Start, Trend | None]:
-    """Where learning starts, and the trend; `kernel="auto"` is chosen here, from what the trend leaves."""
-    trend, kernel, local = asked.settled_trend(block, options.trend), asked.kernel, None
+    """Where learning starts, and the trend; `kernel="auto"` is chosen here or later, from what the trend leaves."""
+    trend = asked.settled_trend(block, options.trend)
 
     def start_of(kernel: Any, own: np.random.Generator, *, warns: bool = False) -> Start:
         given = kernel, asked.noise_var, scaling, block, own, options.learning.start
         return starting_point(*given, warns=warns, trend=trend, groups=groups)
 
-    if is_auto(kernel):
+    if not is_auto(asked.kernel):
+        return start_of(asked.kernel, rng, warns=asked.normalize and asked.optimizer is not None), trend
+    choice = options.kernel_choice
+
+    def chosen() -> Start:
         with linalg.flushed_denormals():
-            found = kernel_choice.chosen_kernel(
-                start_of,
-                asked.optimizer,
-                detrended(block, trend),
-                rng,
-                asked.time_budget,
-                asked.judge,
-                options.kernel_choice,
-            )
-        kernel, local = found.name, found.local
-    warns = asked.normalize and asked.optimizer is not None
-    return replace(start_of(kernel, rng, warns=warns), local=local), trend
+            left, known = detrended(block, trend), (asked.time_budget, asked.judge, choice)
+            found = kernel_choice.chosen_kernel(start_of, asked.optimizer, left, rng, *known)
+        return replace(start_of(found.name, rng), local=found.local)
+
+    if not asked.later:
+        return chosen(), trend
+    # of its own generator: watching does not change what is learned
+    return replace(start_of(choice.candidates[0], deepcopy(rng)), chosen=chosen), trend
 
 
 @dataclass(frozen=True)
