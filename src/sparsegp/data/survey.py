@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparsegp.data import codes
-from sparsegp.data.codes import CYCLES, Category, Code, Date, Embedding, LeftOut, Number
+from sparsegp.data.codes import CYCLES, Category, Code, Date, Dropped, Embedding, Number
 from sparsegp.data.values import (
     BOOLEAN_TYPE,
     DATE_TYPE,
@@ -174,7 +174,7 @@ class ColumnFacts:
             return replace(start, n_missing=len(column), families=start.families if len(column) else frozenset())
         if kind == TEXT_TYPE or pa.types.is_dictionary(column.type) or asked in (AS_CATEGORY,) or _is_order(asked):
             return start._with_levels(column)
-        return start._with_numbers(column, kind)
+        return start.with_numbers(column, kind)
 
     def _with_levels(self, column: Any) -> "ColumnFacts":
         found = LevelCounts.of(column)
@@ -186,7 +186,7 @@ class ColumnFacts:
             found = LevelCounts(None, None)
         return replace(self, n_missing=n_missing, levels=found, order=order)
 
-    def _with_numbers(self, column: Any, kind: str) -> "ColumnFacts":
+    def with_numbers(self, column: Any, kind: str) -> "ColumnFacts":
         zones: frozenset[str | None] = frozenset()
         if kind == DATE_TYPE:
             found = timestamps(column, self.name)
@@ -244,14 +244,14 @@ class ColumnFacts:
             if self.levels is None:
                 return self
             if self.levels.values is not None and are_numbers(self.levels.values):
-                return self._as_numbers()
+                return self.as_numbers()
         words = " and ".join(sorted(here)), " and ".join(sorted(there))
         raise InputError(
             f"Column {self.name!r} is {words[0]} in one part of the data and {words[1]} in another. Convert one of "
             f"them, or say what it is: columns={{{self.name!r}: 'category'}}, or 'ignore'."
         )
 
-    def _as_numbers(self) -> "ColumnFacts":
+    def as_numbers(self) -> "ColumnFacts":
         """The same of numbers that are written as text."""
         assert self.levels is not None
         every, counts = numbers(self.levels.values, self.name), self.levels.counts.to_numpy()
@@ -306,9 +306,9 @@ class Survey:
 def _code(facts: ColumnFacts, asked: str | tuple[str, ...] | None, options: SurveyOptions) -> Code:
     name = facts.name
     if asked == AS_IGNORED:
-        return LeftOut(name, codes.IGNORED)
+        return Dropped(name, codes.IGNORED)
     if not facts.n_present:
-        return LeftOut(name, codes.EMPTY)
+        return Dropped(name, codes.EMPTY)
     if isinstance(asked, tuple):
         return _ordered(facts, asked)
     if asked == AS_CATEGORY:
@@ -322,7 +322,7 @@ def _code(facts: ColumnFacts, asked: str | tuple[str, ...] | None, options: Surv
     if asked == AS_DATE:
         raise InputError(f"columns[{name!r}] is 'date', but the column has {', '.join(sorted(facts.families))}.")
     if facts.low == facts.high and not facts.n_missing:
-        return LeftOut(name, codes.CONSTANT)
+        return Dropped(name, codes.CONSTANT)
     return Number(name, facts.mean, facts.n_missing > 0, codes.BOOLEAN if _is_boolean(facts) else codes.NUMBER)
 
 
@@ -341,11 +341,11 @@ def _text(facts: ColumnFacts, asked: str | None, options: SurveyOptions) -> Code
                 f"columns[{facts.name!r}] is {asked!r}, but the column is text with more than {options.most_levels:,} "
                 "values. Convert it before the fit."
             )
-        return LeftOut(facts.name, codes.IDENTIFIER)
+        return Dropped(facts.name, codes.IDENTIFIER)
     if facts.order is not None and asked is None:
         return _ordered(facts, facts.order)
     if asked == AS_NUMBER or (asked is None and is_text and are_numbers(values)):
-        return _code(facts._as_numbers(), None, options)
+        return _code(facts.as_numbers(), None, options)
     if asked == AS_DATE or (asked is None and is_text and are_dates(values)):
         return _date(_date_facts(facts), asked, options)
     found = _category(facts, options, found=True)
@@ -381,7 +381,7 @@ def _date_facts(facts: ColumnFacts) -> ColumnFacts:
     assert facts.levels is not None
     found = timestamps(facts.levels.values, facts.name)
     counts = facts.levels.counts.filter(pc.is_valid(found)).to_numpy()
-    own = ColumnFacts(facts.name, frozenset({DATE_TYPE}))._with_numbers(found.drop_null(), DATE_TYPE)
+    own = ColumnFacts(facts.name, frozenset({DATE_TYPE})).with_numbers(found.drop_null(), DATE_TYPE)
     mean = float(np.average(found.drop_null().cast(pa.int64()).to_numpy() / DAY_US, weights=counts))
     return replace(own, n_rows=facts.n_rows, n_missing=facts.n_rows - int(counts.sum()), mean=mean)
 
@@ -393,7 +393,7 @@ def _date(facts: ColumnFacts, asked: str | None, options: SurveyOptions) -> Code
             "in days, too."
         )
     if facts.low == facts.high and not facts.n_missing:
-        return LeftOut(facts.name, codes.CONSTANT)
+        return Dropped(facts.name, codes.CONSTANT)
     span = facts.high - facts.low
     spanned = [name for name, days in CYCLES.items() if span >= options.cycles_spanned * days]
     cycles = tuple(name for name in spanned if name != "day" or facts.has_clock)
@@ -414,7 +414,7 @@ def _ordered(facts: ColumnFacts, order: tuple[str, ...]) -> Code:
             "levels, from the first to the last."
         )
     if len(met) < 2 and not facts.n_missing:
-        return LeftOut(facts.name, codes.CONSTANT)
+        return Dropped(facts.name, codes.CONSTANT)
     place = dict(zip(order, ranks.tolist(), strict=True))
     mean = float(np.average([place[level] for level in met], weights=counts))
     missing = mean if facts.n_missing else None
@@ -425,16 +425,16 @@ def _category(facts: ColumnFacts, options: SurveyOptions, *, found: bool) -> Cod
     """Indicators, or one point a level where there are many; `found`: nobody has said that it is a category."""
     assert facts.levels is not None
     if facts.levels.values is None:
-        return LeftOut(facts.name, codes.IDENTIFIER)
+        return Dropped(facts.name, codes.IDENTIFIER)
     levels, counts = facts.levels.sorted()
     kept = [level for level, n in zip(levels, counts, strict=True) if n >= options.fewest_rows]
     rare = [level for level, n in zip(levels, counts, strict=True) if n < options.fewest_rows]
     if len(levels) == 1 and not facts.n_missing:
-        return LeftOut(facts.name, codes.CONSTANT)
+        return Dropped(facts.name, codes.CONSTANT)
     n_kept = sum(n for n in counts if n >= options.fewest_rows)
     is_long = facts.n_present >= options.fewest_for_identifier
     if found and is_long and n_kept < options.repeated * facts.n_present and len(levels) > options.few_levels:
-        return LeftOut(facts.name, codes.IDENTIFIER)
+        return Dropped(facts.name, codes.IDENTIFIER)
     if len(rare) == 1 or len(levels) <= options.few_levels // 2:
         kept, rare = levels, []
     most = options.few_levels if n_kept >= options.rows_for_point * len(kept) else options.most_indicators
@@ -448,6 +448,6 @@ def _points(facts: ColumnFacts, levels: Sequence[str], counts: Sequence[int], op
     kept = tuple(level for level, n in zip(levels, counts, strict=True) if n >= options.fewest_for_point)
     rare = tuple(level for level, n in zip(levels, counts, strict=True) if n < options.fewest_for_point)
     if not kept:
-        return LeftOut(facts.name, codes.IDENTIFIER)
+        return Dropped(facts.name, codes.IDENTIFIER)
     missing = 0.0 if facts.n_missing else None
     return Embedding(facts.name, kept, (0.0,) * len(kept), 0.0, rare[: options.most_rare_names], missing)

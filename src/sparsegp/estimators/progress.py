@@ -38,7 +38,7 @@ class Intention:
     words: str
     row_visits: float
 
-    def told(self, seconds_per_visit: float) -> str:
+    def in_words(self, seconds_per_visit: float) -> str:
         return f"[sparsegp] {self.words}: at most about {self.row_visits * seconds_per_visit:,.0f} s at this speed"
 
 
@@ -121,7 +121,7 @@ class StepListener:
             return False
         task = self.context.subcontext(task_name="learning step").call_on_fit_task_begin(estimator=self.estimator)
         evidence = step.objective / step.n_rows
-        metadata = {"log_evidence_per_row": evidence, "n_rows": step.n_rows, "stage": step.stage}
+        metadata = {"log_evidence_per_row": evidence, "n_rows": step.n_rows}
         return bool(task.call_on_fit_task_end(estimator=self.estimator, metadata=metadata))
 
     def _described(self, step: LearningStep) -> str:
@@ -135,7 +135,7 @@ class StepListener:
         if self.intention is None or time.perf_counter() - self.started < SECONDS_BEFORE_INTENTION:
             return
         visits = max(step.n_rows * step.evaluations, 1)
-        print(self.intention.told(step.seconds / visits), file=sys.stderr)
+        print(self.intention.in_words(step.seconds / visits), file=sys.stderr)
         self.intention = None
 
     def _print(self, step: LearningStep) -> None:
