@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import sparsegp
 from sparsegp import CommitteeGPRegressor, InputError, SparseGPRegressor, kernels
 from sparsegp.data import Batch, Place
-from sparsegp.data.digest import FULL, SIZE, RowDigest
+from sparsegp.data.digest import FULL, MOST_PENDING, SIZE, RowDigest
 
 rng = np.random.default_rng(5)
 X = rng.uniform(-3.0, 3.0, (200, 2))
@@ -115,6 +116,25 @@ def test_how_often_a_strange_row_slips_through() -> None:
         found += 1
     expected = (1.0 - np.exp(-3 * 1000 / SIZE)) ** 3
     assert found / 20_000 == pytest.approx(expected, abs=4.0 * np.sqrt(expected / 20_000))
+
+
+@pytest.mark.parametrize("columns", [(), ("noise_var",), ("noise_var", "weight")])
+def test_rows_that_come_alone_are_counted_as_those_of_a_batch(columns: tuple[str, ...]) -> None:
+    draw, rows = np.random.default_rng(3), batch(2 * MOST_PENDING + 9)
+    rows = replace(rows, **{name: draw.integers(0, 3, len(rows)).astype(float) for name in columns})
+    together, alone = RowDigest.empty().with_rows(rows), RowDigest.empty()
+    for k in range(len(rows)):
+        alone = alone.with_rows(rows.take(slice(k, k + 1)))
+        assert len(alone.pending) <= MOST_PENDING
+    assert np.array_equal(alone.counts, together.counts)
+    assert not alone.without_rows(rows).counts.any()
+
+
+def test_what_came_alone_may_be_overwritten_later() -> None:
+    row = batch(1)
+    digest, expected = RowDigest.empty().with_rows(row), RowDigest.empty().with_rows(row).counts
+    row.X[...], row.y[...] = 0.0, 0.0
+    assert np.array_equal(digest.counts, expected)
 
 
 def test_hashes_do_not_depend_on_how_rows_lie_in_memory() -> None:

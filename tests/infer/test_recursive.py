@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from problems import COMBINATIONS, INDUCING_ROWS, agree, get_row, random_problem, with_row_noise, with_weights
-from sparsegp import FingerprintError, InputError, kernels
+from sparsegp import FingerprintError, InputError, kernels, parallel
 from sparsegp.core import approximations
 from sparsegp.core.block import Block
 from sparsegp.core.posterior import InducingPosterior, log_evidence
@@ -182,6 +182,23 @@ def test_auto_chooses_by_the_size_of_the_block():
     assert recursive.step(state, block.take(slice(0, 6)))[1].form == "information"
     with pytest.raises(InputError, match="'kalman', 'information'; got 'smoother'"):
         recursive.step(state, block, "smoother")
+
+
+@pytest.mark.parametrize("name", ["vfe", "fitc", "pitc"])
+def test_rows_shared_among_threads_are_those_of_one(name, monkeypatch):
+    """With row noise and weights; rows that are correlated given u stay together."""
+    prior, block = stream_problem(61, row=name)
+    draw = np.random.default_rng(1)
+    noise, weight = draw.uniform(0.03, 0.5, len(block)), draw.integers(1, 5, len(block)).astype(float)
+    block = replace(block, noise_var=torch.from_numpy(noise), weight=torch.from_numpy(weight))
+    usual, (alone,) = run(prior, [block], "information")
+    monkeypatch.setattr(recursive, "ENTRIES_OF_A_THREAD", 64)
+    monkeypatch.setattr(parallel, "available", lambda: 3)
+    assert len(recursive._whitened(prior, block)) == (1 if name == "pitc" else 3)
+    found, (shared,) = run(prior, [block], "information")
+    agree(moments(found), moments(usual), 1e-11)
+    for figure in ("n_rows", "psi", "nis", "clipped_nis", "expected_nis"):
+        assert getattr(shared, figure) == pytest.approx(getattr(alone, figure), rel=1e-10)
 
 
 def test_moments_are_refreshed_from_the_accumulators():
