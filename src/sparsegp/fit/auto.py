@@ -300,7 +300,7 @@ def _reason(best: Trial, trials: tuple[Trial, ...], n_held_out: int) -> str:
 
 def _only_reason(name: str, n_rows: int, question: Question) -> str:
     if name == "exact":
-        return f"{n_rows} rows are few enough for the exact model"
+        return f"{n_rows} {'row is' if n_rows == 1 else 'rows are'} few enough for the exact model"
     if question.fades:
         return f"{name}: rows that fade leave a sum over rows, and no blocks of them"
     return f"{name}: {n_rows:,} rows are too many for the exact model, and neighbours tell more than inducing inputs"
