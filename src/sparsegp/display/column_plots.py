@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, GREY, Display, column_number, label_axes, matplotlib_module
+from sparsegp.display.axes import BLUE, GREY, Display, column_number, label_axes, matplotlib_package
 from sparsegp.errors import InputError
 from sparsegp.estimators.given_rows import GivenRows
 from sparsegp.estimators.importance import Effect, Importance, ImportanceOptions
@@ -159,7 +159,7 @@ class EffectDisplay(Display):
 
 def _few_dates(axis: Any) -> None:
     """Dates at the axis that do not run into each other."""
-    dates = matplotlib_module("dates")
+    dates = matplotlib_package().dates
     locator = dates.AutoDateLocator(minticks=3, maxticks=6)
     axis.set_major_locator(locator)
     axis.set_major_formatter(dates.ConciseDateFormatter(locator))

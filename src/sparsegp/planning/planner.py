@@ -12,7 +12,8 @@ from sparsegp.data import Asked
 from sparsegp.errors import InputError
 from sparsegp.estimators.checks import positive_count
 from sparsegp.estimators.sparse import SparseGPRegressor
-from sparsegp.fit.auto import AUTO, is_auto
+from sparsegp.fit.auto import is_auto
+from sparsegp.fit.problem import AUTO
 from sparsegp.planning.estimate import (
     CLUSTER,
     DISK,
@@ -178,11 +179,12 @@ def plan(
 def _as_chosen(estimator: SparseGPRegressor, shape: DataShape, counts: Sequence[int]) -> SparseGPRegressor:
     """What approximation="auto" becomes where the number of rows decides: in the memory of one machine."""
     fades = estimator.window is not None or estimator.half_life is not None
-    if not is_auto(estimator.approximation) or fades or max(counts) > 1 or _is_large(estimator, shape):
+    sums = fades or estimator.optimizer == "srgp"
+    if not is_auto(estimator.approximation) or sums or max(counts) > 1 or _is_large(estimator, shape):
         return estimator
     options = estimator.fit_options.auto
     chosen: SparseGPRegressor = clone(estimator)
-    if shape.n_rows <= options.exact_rows:
+    if shape.n_rows <= options.exact_rows and isinstance(estimator.inducing, str):
         chosen.set_params(approximation="exact")
     elif estimator.n_blocks is not None:
         chosen.set_params(approximation="pic")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import matplotlib_module
+from sparsegp.display.axes import matplotlib_package
 from sparsegp.estimators.importance import Importance
 from sparsegp.estimators.judging import checked_rows, column_names, user_columns, without_names
 from sparsegp.estimators.segments import Segment, Segments
@@ -43,7 +43,7 @@ def write(
     asks for nothing from a network. `judgement` is that of the same rows, if it is known already. Returns the path.
     """
     destination(path)
-    matplotlib_module()
+    matplotlib_package()
     found = judgement or judge(model, X, y)
     with without_names():
         seen, rows, target = checked_rows(model, X, y)
