@@ -177,10 +177,10 @@ def plan(
 
 
 def _as_chosen(estimator: SparseGPRegressor, shape: DataShape, counts: Sequence[int]) -> SparseGPRegressor:
-    """What approximation="auto" becomes where the number of rows decides: in the memory of one machine."""
+    """What approximation="auto" becomes on one machine, where the number of rows decides."""
     fades = estimator.window is not None or estimator.half_life is not None
     sums = fades or estimator.optimizer == "srgp"
-    if not is_auto(estimator.approximation) or sums or max(counts) > 1 or _is_large(estimator, shape):
+    if not is_auto(estimator.approximation) or sums or max(counts) > 1:
         return estimator
     options = estimator.fit_options.auto
     chosen: SparseGPRegressor = clone(estimator)
@@ -243,7 +243,7 @@ def _of_choice(estimator: SparseGPRegressor, model: ModelShape, estimates: tuple
         return
     few = estimator.fit_options.auto.exact_rows
     yield (
-        f"This is the cost of {model.approx.name!r}. With rows in the memory of one machine approximation={AUTO!r} is "
+        f"This is the cost of {model.approx.name!r}. On one machine approximation={AUTO!r} is "
         f"'exact' up to {few:,} rows and 'pic' above: name it to have its cost."
     )
 
