@@ -1,6 +1,8 @@
 """The site: every page is in the navigation, every entry is a page, and it builds without a warning."""
 
+import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +28,23 @@ def navigation():
 def test_every_page_is_in_the_navigation_once():
     found = sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
     assert sorted(navigation()) == found
+
+
+def documented():
+    """Names that the page of the API describes."""
+    lines = (ROOT / "docs/api.md").read_text().splitlines()
+    return [line.removeprefix("::: ") for line in lines if line.startswith("::: ")]
+
+
+@pytest.mark.parametrize("name", documented())
+def test_what_the_api_page_describes_is_there(name):
+    """The page is built by an extra, so a module that moves would break it unseen."""
+    package, _, last = name.rpartition(".")
+    if not (ROOT / "src" / f"{name.replace('.', '/')}.py").exists():
+        source = importlib.util.find_spec(package).origin
+        # a neighbour that is not installed cannot be imported
+        defined = re.search(rf"^(class|def) {last}\b", Path(source).read_text(), re.MULTILINE)
+        assert defined or hasattr(importlib.import_module(package), last)
 
 
 @pytest.mark.slow

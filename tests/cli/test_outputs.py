@@ -12,7 +12,7 @@ from pyarrow import csv
 
 import sparsegp
 from sparsegp import SparseGPRegressor, files, kernels
-from sparsegp.cli.output import shown
+from sparsegp.cli.output import show, shown
 from sparsegp.cli.predict import _writer
 
 
@@ -139,3 +139,14 @@ def test_a_file_name_that_is_no_text_can_be_shown():
     assert shown("run-\udcff.csv") == "run-\\udcff.csv"
     assert shown("line\none", keep="\n") == "line\none"
     assert shown("Größe [m²] 温度") == "Größe [m²] 温度"
+
+
+def test_what_there_is_none_of_has_no_line(capsys):
+    result = {"rows": 3, "stopped_by": None, "warnings": [], "fraction": 0.0}
+    show("Fitted", result, as_json=False)
+    text = capsys.readouterr().out
+    assert "stopped" not in text
+    assert "warnings" not in text
+    assert "fraction" in text
+    show("Fitted", result, as_json=True)
+    assert json.loads(capsys.readouterr().out) == result

@@ -41,7 +41,7 @@ def test_json_says_what_the_table_says(folder):
 def test_a_table_for_people_with_the_constants_of_this_machine(folder, program):
     code, out, err = program(folder, "plan", "rows.parquet", "--target", "y")
     assert code == 0, err
-    assert out.startswith("vfe on 300 rows x 2 columns, 300 inducing inputs")
+    assert out.startswith("exact on 300 rows x 2 columns (predicted)")
     assert "memory of a machine" in out
 
 

@@ -264,6 +264,8 @@ def test_several_files_and_globs_are_one_table(numbers, program):
         (("predict", "model.sgp", "taken.csv", "--keep", "mean"), "a name of the forecasts"),
         (("fit", "rows.csv", "-t", "y", "-o", "m.sgp", "--categorical", "a", "--ignore", "a"), "Name it once"),
         (("fit", "rows.csv", "-t", "y", "-o", "m.sgp", "--ignore", "c"), "'c', which is no column of X"),
+        (("fit", "rows.csv", "-t", "y", "-o", "m.sgp", "--ignore", "aa"), "Did you mean 'a'"),
+        (("predict", "rows.csv", "model.sgp"), "the model comes first"),
         (("fit", "bare.csv", "-t", "y", "-o", "m.sgp"), "--no-header"),
     ],
 )

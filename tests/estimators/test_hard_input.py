@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
@@ -92,6 +93,41 @@ def test_wrong_shapes_are_refused():
 def test_parameters_are_checked(settings, message):
     with pytest.raises(InputError, match=message):
         SparseGPRegressor(**{"approximation": "vfe", **settings}).fit(*smooth())
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "said"),
+    [
+        (np.arange(900.0), np.zeros(900), r"array of shape \(900,\)\.\nReshape your data"),
+        (np.ones((900, 1)) + 1j, np.zeros(900), r"Complex data not supported\. Give real numbers"),
+        ([["a", 1.0]] * 5, np.zeros(5), "'a'. Give a DataFrame"),
+        ({"a": [1.0, 2.0]}, [1.0, 2.0], r"pandas.DataFrame\(X\)"),
+        ((row for row in np.eye(3)), np.zeros(3), "page on big files"),
+        (None, np.zeros(3), "X is None"),
+        (np.eye(3), "price", "target='price'"),
+        (pd.DataFrame(np.eye(3), columns=list("abc")), "a", "target='a'"),
+        (np.eye(3), np.array(["2020", "2021", "2022"], dtype="datetime64[Y]"), "has dates; expected numbers"),
+        (pd.DataFrame(np.eye(3)), pd.Series(pd.to_timedelta([1, 2, 3], unit="h")), "has durations; expected numbers"),
+    ],
+)
+def test_mistakes_are_explained_in_a_few_lines(X, y, said):
+    with pytest.raises((ValueError, TypeError), match=said) as caught:
+        SparseGPRegressor().fit(X, y)
+    assert len(str(caught.value)) < 400
+
+
+def test_the_target_among_the_columns_is_pointed_out():
+    X, y = smooth()
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(price=y)
+    with pytest.warns(UserWarning, match="column 'price' has its value in every row"):
+        fitted(table, y, optimizer=None)
+    with pytest.warns(UserWarning, match="column 'price' has its value in every row"):
+        fitted(table.assign(kind=["u", "v"] * 60), y, optimizer=None)
+    with pytest.warns(UserWarning, match="column 3 has its value"):
+        fitted(table.to_numpy(), y, optimizer=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SparseGPRegressor(approximation="vfe", n_inducing=9, optimizer=None).fit(table, target="price")
 
 
 def test_blocks_belong_to_block_rows():

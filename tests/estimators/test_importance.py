@@ -1,5 +1,7 @@
 """What matters to predictions, by shuffling; effects against brute force; the words of the verdict."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -8,6 +10,7 @@ import pytest
 from sparsegp import InputError, SparseGPRegressor, kernels, report
 from sparsegp.display import EffectDisplay, ImportanceDisplay
 from sparsegp.estimators.importance import Effect, Importance, ImportanceOptions
+from sparsegp.report.numbers import shown
 
 NAMES = ["strong", "wiggly", "none", "level"]
 
@@ -80,8 +83,8 @@ def test_columns_with_few_values_are_shown_value_by_value(model):
     np.testing.assert_array_equal(effect.values, [0.0, 1.0, 2.0])
     np.testing.assert_allclose(effect.shares, X["level"].value_counts(normalize=True).sort_index())
     assert effect.mean[1] - effect.mean[0] == pytest.approx(1.5, abs=0.1)
-    shown = EffectDisplay(effect).plot()
-    assert [label.get_text().split()[0] for label in shown.ax_.get_yticklabels()] == ["0", "1", "2"]
+    display = EffectDisplay(effect).plot()
+    assert [label.get_text().split()[0] for label in display.ax_.get_yticklabels()] == ["0", "1", "2"]
 
 
 def test_displays_stay_within_the_data(model):
@@ -149,3 +152,95 @@ def test_what_the_model_does_not_know_is_said():
     assert near[-1] == "None of these rows is far from what it has seen."
     far = rows(200, seed=1)[0].assign(strong=30.0)
     assert "100.0% of these rows are far from what it has seen" in report.judge(model, far, y[:200]).unknowns[-1]
+
+
+def dated(n=300, seed=0):
+    """Text that is a date, whole numbers that go up with it, and a category, so that columns become several numbers."""
+    rng = np.random.default_rng(seed)
+    day = np.sort(rng.integers(0, 360, n))
+    when = pd.Timestamp("2023-01-01") + pd.to_timedelta(day, unit="D")
+    table = pd.DataFrame(
+        {
+            "kind": rng.choice(["u", "v"], n),
+            "weak": rng.normal(size=n),
+            "month": when.month.to_numpy(),
+            "when": when.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "strong": rng.uniform(-3, 3, n),
+        }
+    )
+    return table, 2.0 * table["strong"].to_numpy() + day / 100 + 0.2 * rng.standard_normal(n)
+
+
+@pytest.fixture(scope="module")
+def of_dates():
+    given = {"kernel": "matern32", "noise_var": 0.04, "optimizer": None, "calibration": None}
+    return SparseGPRegressor(approximation="exact", **given).fit(*dated())
+
+
+def test_the_effect_of_text_that_is_a_date_is_a_curve_over_time(of_dates):
+    table, _ = dated(80, seed=1)
+    effect = Effect.of(of_dates, table, 3, ImportanceOptions(n_points=4))
+    assert not effect.has_levels
+    assert effect.values.dtype.kind == "M"
+    for value, mean in zip(effect.values, effect.mean, strict=True):
+        at = table.assign(when=f"{value}Z")
+        assert mean == pytest.approx(of_dates.predict(at, latent=True).mean())
+    display = EffectDisplay(effect).plot()
+    assert len(display.ax_.get_xticks()) <= 8
+
+
+def test_effects_of_whole_numbers_are_at_whole_numbers(of_dates):
+    table, _ = dated(80, seed=1)
+    values = Effect.of(of_dates, table, 2).values
+    np.testing.assert_array_equal(values, np.arange(values[0], values[-1] + 1))
+
+
+def test_a_page_on_columns_of_many_numbers(of_dates, tmp_path):
+    table, y = dated(80, seed=1)
+    text = report.write(of_dates, table, y, tmp_path / "page.html").read_text()
+    assert "It goes up and down with when" in text or "It goes up and down with month" in text
+    picture = text[text.index("Map of the two columns") :]
+    assert 0 < picture.index("strong") < picture.index("</svg>")
+    assert "weak" not in picture[: picture.index("</svg>")]
+
+
+def test_values_that_are_new_are_said_once(of_dates, tmp_path):
+    table, y = dated(80, seed=1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        report.write(of_dates, table.assign(kind=["w", *table["kind"][1:]]), y, tmp_path / "page.html")
+    assert sum("that the fit has not met" in str(one.message) for one in said) == 1
+
+
+def test_a_few_rows_are_no_verdict(model):
+    X, y = rows(9, seed=1)
+    assert report.judge(model, X, y).verdict.headline == "Too few rows to judge by."
+    assert "On 1 row the typical error" in str(report.judge(model, X[:1], y[:1]).verdict)
+
+
+def test_the_index_of_a_frame_is_not_pointed_out(model):
+    X, _ = rows(50, seed=1)
+    shuffled = X.sample(20, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = model.predict(shuffled)
+    np.testing.assert_allclose(found, model.predict(X)[shuffled.index])
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0.0, "0"),
+        (17.0, "17"),
+        (736.012, "736"),
+        (-12345.6, "-12,350"),
+        (2034.4, "2034"),
+        (9999.96, "10,000"),
+        (0.00123456, "0.001235"),
+        (1e-7, "1e-07"),
+        (3e12, "3e+12"),
+        (np.nan, "nan"),
+    ],
+)
+def test_numbers_of_a_page_have_few_digits(number, words):
+    assert shown(number) == words

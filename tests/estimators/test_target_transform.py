@@ -279,6 +279,32 @@ def test_the_covariance_of_y_is_not_given_and_draws_have_it() -> None:
     np.testing.assert_allclose(joint.mean, gp.predict(X[:4]))
 
 
+@every_estimator
+@every_transform
+def test_joint_covariances_are_covariances_on_the_transformed_scale_and_refused_on_that_of_y(
+    make: Any, name: str
+) -> None:
+    gp, (new, _) = make(target_transform=name).fit(*rows()), rows(8, seed=1)
+    with pytest.raises(InputError, match=f"target_transform='{name}'.*sample_y.*latent=True"):
+        gp.predict(new, return_cov=True)
+    mean, cov = gp.predict(new, return_cov=True, latent=True)
+    same_mean, std = gp.predict(new, return_std=True, latent=True)
+    np.testing.assert_allclose(mean, same_mean, rtol=1e-9)
+    np.testing.assert_allclose(np.diag(cov), std**2, rtol=1e-7)
+    np.testing.assert_array_equal(cov, cov.T)
+    assert np.linalg.eigvalsh(cov).min() > -1e-9 * np.trace(cov)
+
+
+@pytest.mark.parametrize("kind", ["exact", "heteroscedastic", "committee"])
+def test_draws_have_the_moments_that_predict_gives(kind: str) -> None:
+    """What the refusal of return_cov advises: the diagonal of the draws' covariance is the square of std."""
+    gp, (new, _) = ESTIMATORS[kind](target_transform="log").fit(*rows()), rows(4, seed=1)
+    draws = gp.sample_y(new, 40_000, random_state=0)
+    mean, std = gp.predict(new, return_std=True)
+    np.testing.assert_allclose(draws.mean(axis=1), mean, rtol=0.03)
+    np.testing.assert_allclose(np.sqrt(np.diag(np.cov(draws))), std, rtol=0.08)
+
+
 def test_known_noise_and_weights_are_of_the_transformed_target() -> None:
     X, y = rows()
     noise, weight = np.linspace(0.02, 0.2, len(y)), 1.0 + np.arange(len(y)) % 2

@@ -274,6 +274,8 @@ def test_algebra_of_values() -> None:
     torch.testing.assert_close((a + b * a + 0.2)(X, Z), a(X, Z) + b(X, Z) * a(X, Z) + 0.2)
     torch.testing.assert_close((np.float64(3.0) * a)(X, Z), 3.0 * a(X, Z))
     torch.testing.assert_close(((a + b) ** 2)(X, Z), (a + b)(X, Z).square())
+    assert repr(kernels.Matern32(0.5, [1.0, 2.0], groups=[0, 1, 1])).endswith("groups=[0, 1, 1])")
+    assert repr(kernels.Matern32(0.5, [1.0, 2.0], groups=[0] + [1] * 99)).endswith("groups=<100>)")
     assert repr(3.0 * a) == "Matern52(variance=2.4, lengthscales=0.5)"
     assert repr(2 * (a + b)).startswith("Constant(variance=2) * (Matern52(")
 

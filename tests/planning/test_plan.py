@@ -53,9 +53,9 @@ def test_an_evaluation_costs_about_what_was_measured(name, seconds):
 
 
 def test_a_fit_and_predictions_cost_about_what_was_measured():
-    assert 0.5 < of_size(36_000, n_inducing=300).seconds / 36.2 < 2.0
+    assert 0.5 < of_size(36_000, n_inducing=300, approximation="vfe").seconds / 36.2 < 2.0
     assert 0.5 < of_size(36_000, n_inducing=300, approximation="fitc").seconds / 66.8 < 2.0
-    assert 0.5 < of_size(20_000).estimates[0].prediction_seconds / 5.96 < 2.0
+    assert 0.5 < of_size(20_000, approximation="vfe").estimates[0].prediction_seconds / 5.96 < 2.0
 
 
 def test_predictions_of_local_models_take_bounded_memory_and_the_plan_says_how_much():
@@ -63,12 +63,12 @@ def test_predictions_of_local_models_take_bounded_memory_and_the_plan_says_how_m
     assert small < 200e6 < large
     assert large - 8.0 * 2 * 10**6 < CACHE_BYTES + 300e6
     assert huge - large < 100 * 8.0 * 2.5 * 10**6  # weights of the mean alone
-    assert of_size(10**6).estimates[0].prediction_bytes < 50e6
+    assert of_size(10**6, approximation="vfe").estimates[0].prediction_bytes < 50e6
     assert "memory of predictions" in str(of_size(2_000, approximation="pic"))
 
 
 def test_a_fit_takes_about_the_memory_that_was_measured():
-    memory = of_size(1_000_000).estimates[0].memory
+    memory = of_size(1_000_000, approximation="vfe").estimates[0].memory
     assert 0.7 < (memory.copies + memory.workspace) / 282e6 < 2.0
 
 
@@ -122,12 +122,12 @@ def test_messages_of_an_evaluation_are_triangles(name, matrices):
 
 
 def test_many_rows_are_planned_from_disk_by_the_rule_of_fit():
-    found = of_size(10**8).estimates[0]
+    found = of_size(10**8, approximation="vfe").estimates[0]
     assert (found.where, found.fits) == ("disk", True)
     assert found.passes > 2
     assert found.disk_bytes == found.passes * 8 * 9 * 10**8
     assert found.memory.total < 2e9
-    once = of_size(10**8, optimizer=None).estimates[0]
+    once = of_size(10**8, optimizer=None, approximation="vfe").estimates[0]
     assert (once.passes, once.evaluations) == (2, 0)
     assert of_size(10**6).estimates[0].where == "memory"
 
@@ -144,12 +144,45 @@ def test_what_does_not_fit_says_what_to_do():
     assert plan(n_rows=10**5, n_features=8, machine=small, approximation="vfe").warnings == ()
 
 
-def test_a_choice_is_planned_as_vfe_and_says_so():
-    named, chosen = (of_size(50_000, approximation=name) for name in ("vfe", "auto"))
+@pytest.mark.parametrize(
+    ("n_rows", "name", "n_blocks"), [(1500, "exact", 0), (1600, "pic", 2), (50_000, "pic", 62), (10**7, "pic", 12_500)]
+)
+def test_a_choice_by_the_number_of_rows_is_planned(n_rows, name, n_blocks):
+    chosen = of_size(n_rows, approximation="auto")
+    named = of_size(n_rows, approximation=name, n_blocks=n_blocks or None)
+    assert (chosen.approximation, chosen.n_blocks, chosen.warnings) == (name, n_blocks, named.warnings)
+    assert chosen.estimates == named.estimates
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "changes"),
+    [
+        (1700, {}),
+        (1700, {"inference": "anytime"}),
+        (1700, {"half_life": 100.0}),
+        (1700, {"n_blocks": 3}),
+        (60, {}),
+        (60, {"inducing": np.zeros((1, 2))}),
+    ],
+)
+def test_the_planned_choice_is_that_of_a_fit(n_rows, changes):
+    X = np.random.default_rng(0).uniform(-2, 2, (n_rows, 2))
+    given = {"kernel": "se", "optimizer": None, "calibration": None, **changes}
+    model = SparseGPRegressor(random_state=0, **given).fit(X, np.sin(X[:, 0]))
+    planned = plan(X, **given)
+    assert planned.approximation == model.info_["choice"]["approximation"]
+    assert planned.approximation != "pic" or planned.n_blocks == model.info_["n_blocks"]
+
+
+@pytest.mark.parametrize("changes", [{"machines": (1, 10)}, {"window": 100}])
+def test_a_choice_that_is_vfe_says_so(changes):
+    named, chosen = (of_size(50_000, approximation=name, **changes) for name in ("vfe", "auto"))
     assert (chosen.approximation, chosen.estimates) == ("vfe", named.estimates)
-    assert named.warnings == ()
     assert "'pic' above" in chosen.warnings[0]
-    assert of_size(10**9, approximation="auto").warnings == of_size(10**9, approximation="vfe").warnings
+
+
+def test_tiny_durations_have_no_powers_of_ten():
+    assert (duration(4.4e-6), duration(0.0034), duration(0.5)) == ("0 s", "0.003 s", "0.5 s")
 
 
 def test_warnings_name_what_to_do():

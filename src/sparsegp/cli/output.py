@@ -21,7 +21,7 @@ def shown(text: Any, keep: str = "") -> str:
 
 
 def show(title: str, result: Mapping[str, Any], as_json: bool) -> None:
-    """Names and values."""
+    """Names and values; to people nothing is said of what there is none of."""
     if as_json:
         print_json(result)
         return
@@ -29,6 +29,8 @@ def show(title: str, result: Mapping[str, Any], as_json: bool) -> None:
 
     table = Table(title=_cell(title), show_header=False)
     for name, value in result.items():
+        if value is None or value == []:
+            continue
         table.add_row(_cell(name.replace("_", " ")), _lines(value) if isinstance(value, dict) else _cell(_text(value)))
     _print(table)
 

@@ -56,7 +56,7 @@ class InputColumns:
         for name in needed:
             header.require(name, f"column {name!r} of the fit")
         own = {*map(str, self.names or ()), self.target}
-        extra = [name for name in table.schema.names if name not in own]
+        extra = [name for name in table.schema.names if name not in own | header.hidden]
         if extra:
             more = f" and {len(extra) - MOST_NAMES} more" if len(extra) > MOST_NAMES else ""
             shown = ", ".join(map(repr, extra[:MOST_NAMES])) + more

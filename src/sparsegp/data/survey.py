@@ -1,5 +1,6 @@
 """What the columns of a table are: one pass over its rows, whose findings can be added up over parts of them."""
 
+import difflib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -87,8 +88,13 @@ class Asked:
     def require_known(self, names: Sequence[str]) -> None:
         for name in self.kinds:
             if name not in names:
+                near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+                hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
                 shown = ", ".join(map(repr, names[:20]))
-                raise InputError(f"categorical= or columns= names {name!r}, which is no column of X; it has {shown}.")
+                raise InputError(
+                    f"categorical= or columns= (--categorical, --dates, --ignore) names {name!r}, which is no column "
+                    f"of X.{hint} It has {shown}."
+                )
 
 
 def _name(column: Any) -> str:

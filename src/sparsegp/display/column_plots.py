@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import BLUE, GREY, Display, column_number, label_axes
+from sparsegp.display.axes import BLUE, GREY, Display, column_number, label_axes, matplotlib_package
 from sparsegp.errors import InputError
 from sparsegp.estimators.given_rows import GivenRows
 from sparsegp.estimators.importance import Effect, Importance, ImportanceOptions
@@ -142,6 +142,8 @@ class EffectDisplay(Display):
         self.ax_.fill_between(effect.values, effect.lower, effect.upper, color=BLUE, alpha=0.25, lw=0)
         self.ax_.plot(effect.values, effect.mean, color=BLUE, lw=1.8)
         self.ax_.set_xlim(effect.values[0], effect.values[-1])
+        if effect.values.dtype.kind == "M":
+            _few_dates(self.ax_.xaxis)
         label_axes(self.ax_, effect.name, "average prediction")
 
     def _plot_levels(self) -> None:
@@ -153,6 +155,14 @@ class EffectDisplay(Display):
         self.ax_.set_yticks(places, labels, parse_math=False)
         self.ax_.set_ylim(len(places) - 0.5, -0.5)
         label_axes(self.ax_, "average prediction", effect.name)
+
+
+def _few_dates(axis: Any) -> None:
+    """Dates at the axis that do not run into each other."""
+    dates = matplotlib_package().dates
+    locator = dates.AutoDateLocator(minticks=3, maxticks=6)
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(dates.ConciseDateFormatter(locator))
 
 
 def _shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 Messages say which row and column to look at.
 """
 
+import re
 import warnings
 from collections.abc import Sequence
 from copy import copy
@@ -40,7 +41,9 @@ NEVER_MISSING = (
     "In the fit no value was missing, so the model cannot tell here what a missing one means: drop those rows, give "
     "numbers in their place, or fit with rows in which it is missing, too."
 )
+AS_NUMBERS = "Convert them first, for example to days since the first date."
 NO_TARGET = "fit requires y to be passed, but the target y is None. Give y, or target='column' when X is a table."
+MANY_ROWS = 10
 HINTS = {
     "Sparse data": "X.toarray() needs 8 bytes for each entry; with many columns of zeros, choose some of them first.",
     "string names": "Or give X.to_numpy(), without names.",
@@ -48,6 +51,9 @@ HINTS = {
     "unique column names": "Rename the columns: no two may have the same name.",
     "Input contains NaN": "A target of type object is missing or NaN: leave its row out, or give y as floats.",
     "Complex data": "Give real numbers, as in X.real.",
+    "could not convert string": "Give a DataFrame: its columns may be text, dates or numbers.",
+    "not 'dict'": "Give a DataFrame or an array: pandas.DataFrame(X) makes one of a dictionary of columns.",
+    "not 'generator'": "Give an array or a table. For batches of rows, see the page on big files of the documentation.",
 }
 """What to do, by what scikit-learn says."""
 
@@ -68,16 +74,18 @@ def training_batch(
         names = None if columns.names is None else tuple(map(str, columns.names))
         source = ArraySource(X, y, batch.noise_var, batch.weight, names, ARGUMENTS.name)
         if not asked.kinds and np.isfinite(X).all() and np.isfinite(y).all():
-            return _ready(estimator, batch), columns
+            return _ready(estimator, batch, columns), columns
     source, batch = read_encoded(source, asked, whole_batch)
-    return _ready(estimator, batch), Columns.of_source(source)
+    columns = Columns.of_source(source)
+    return _ready(estimator, batch, columns), columns
 
 
-def _ready(estimator: Any, batch: Batch) -> Batch:
+def _ready(estimator: Any, batch: Batch, columns: Columns) -> Batch:
     if batch.weight is not None and not batch.weight.any():
         raise InputError("Every sample_weight is zero: there is nothing to learn from.")
     if estimator.optimizer is not None:
         warn_of_constant_target(batch.y)
+    warn_of_target_among(batch.X, batch.y, columns)
     return batch
 
 
@@ -93,10 +101,18 @@ def validated(estimator: Any, X: Any, *given: Any, **options: Any) -> Any:
     except InputError:
         raise
     except (TypeError, ValueError, OverflowError) as error:
-        text = str(error).rstrip()
+        text = _without_values(str(error).rstrip(), given=X)
         hints = (hint for said, hint in HINTS.items() if said in text)
         kind = InputTypeError if isinstance(error, TypeError) else InputError
-        raise kind(f"{text} {next(hints, '')}".rstrip()) from error
+        said = text if text.endswith((".", "!", "?", "]")) else f"{text}."
+        raise kind(f"{said} {next(hints, '')}".rstrip()) from error
+
+
+def _without_values(text: str, given: Any) -> str:
+    """What scikit-learn says, with the shape of an array instead of its values, which may fill the screen."""
+    shape = f"\\1 of shape {np.shape(given)}"
+    text = re.sub(r"(array)=\s*\[.*\]\.", f"{shape}.", text, flags=re.DOTALL)
+    return re.sub(r"(Complex data not supported)\s*\[.*\]", r"\1.", text, flags=re.DOTALL)
 
 
 def source_of(
@@ -123,6 +139,7 @@ def source_of(
 def target_vector(y: Any) -> Array:
     """Targets of a table that are given apart from it."""
     require_unmasked(y, "y")
+    require_numbers_asked(y)
     values = np.asarray(y)
     if values.dtype.kind not in "fiub":
         try:
@@ -137,9 +154,21 @@ def target_vector(y: Any) -> Array:
     return vector
 
 
+def require_numbers_asked(y: Any) -> None:
+    """Targets are neither the name of a column nor moments, which numpy would turn into numbers of its own."""
+    if isinstance(y, str):
+        raise InputError(f"y is the text {y!r}; expected one number for each row. For a column of X: target={y!r}.")
+    kind = np.asarray(y).dtype.kind
+    if kind in "mM":
+        raise InputError(f"The target y has {'dates' if kind == 'M' else 'durations'}; expected numbers. {AS_NUMBERS}")
+
+
 def _validated(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Array, Array]:
     """Arrays as scikit-learn wants them, but for missing values, of which it takes none among the targets."""
+    require_numbers_asked(y)
     require_finite_target(y)
+    if X is None:
+        raise InputError("X is None: give the rows to learn from, as an array or a table.")
     kind = getattr(getattr(X, "dtype", None), "kind", "")
     if kind in "SU" and kind:
         raise InputError("X is an array of text. Give a DataFrame: its columns may be text, dates or numbers.")
@@ -353,6 +382,22 @@ def warn_of_constant_target(y: Array) -> None:
             "intervals is arbitrary. Give rows with different targets.",
             stacklevel=4,
         )
+
+
+def warn_of_target_among(X: Array, y: Array, columns: Columns) -> None:
+    """A column that is the target in every row is known when a model is tried, and seldom when it is used."""
+    if len(y) < MANY_ROWS or (y == y[0]).all():
+        return
+    same = np.flatnonzero((y[:, None] == X).all(axis=0))
+    if not same.size:
+        return
+    labels = columns.names if columns.encoding is None else columns.encoding.labels
+    label = f"column {same[0]}" if labels is None else f"column {labels[same[0]]!r}"
+    warnings.warn(
+        f"The target is among the columns of X: {label} has its value in every row. Leave it out, or the model only "
+        "copies it (drop it from the table, or name it with target= in place of y).",
+        stacklevel=4,
+    )
 
 
 def row_vector(values: Any, n_rows: int, name: str, *, allow_zero: bool) -> Array | None:

@@ -431,7 +431,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         Raises
         ------
         InputError
-            If X cannot be used, or both `return_std` and `return_cov` are asked for.
+            If X cannot be used, both `return_std` and `return_cov` are asked for, or `return_cov` of y with a
+            `target_transform`: draws of `sample_y` have that covariance.
 
         Examples
         --------

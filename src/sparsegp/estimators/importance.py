@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from sparsegp.core.predictive import Array
+from sparsegp.data.codes import Date
+from sparsegp.data.values import days_since_epoch
 from sparsegp.errors import InputError
 from sparsegp.estimators.given_rows import GivenRows, Values, has_levels, known
-from sparsegp.estimators.judging import checked_rows, column_names, spread_rows, without_names
+from sparsegp.estimators.judging import checked_rows, column_names, origin_of, spread_rows, without_names
 
+SECONDS_OF_A_DAY = 86400
 TWO_SIDED_95 = 1.959963984540054
 
 
@@ -132,10 +136,13 @@ class Effect:
         """Of the column with this number."""
         options = options or ImportanceOptions()
         given = GivenRows.of(X, column_names(model))
-        values, shares = _points(given.column(column), options)
+        dates = instants(model, given, column)
+        values, shares = _points(given.column(column) if dates is None else dates, options)
         background = spread_rows(len(given), options.n_background)
+        # text that is a date goes back as text
+        put = values if dates is None else np.array([f"{date}Z" for date in values.astype("datetime64[us]")], object)
         with without_names():
-            moments = np.array([_average(model, given, background, column, value) for value in values])
+            moments = np.array([_average(model, given, background, column, value) for value in put])
         mean, half = moments[:, 0], TWO_SIDED_95 * moments[:, 1]
         transform = model.judged.transform
         middle, lower, upper = (
@@ -151,6 +158,17 @@ class Effect:
     def span(self) -> float:
         """From the lowest to the highest average."""
         return float(np.ptp(self.mean))
+
+
+def instants(model: Any, given: GivenRows, column: int) -> Values | None:
+    """The moments that the model took the text of a column for; None of a column that is not such text."""
+    origin, values = origin_of(model.of_numbers()), given.column(column)
+    code = None if origin is None else dict(zip(origin.names, origin.codes, strict=True)).get(given.names[column])
+    if not isinstance(code, Date) or code.mean is None or values.dtype.kind != "O":
+        return None
+    days, _ = days_since_epoch(pa.chunked_array([pa.array(values, from_pandas=True)]), code.zone, code.name)
+    seconds = np.where(np.isnan(days), 0.0, days) * SECONDS_OF_A_DAY
+    return np.where(np.isnan(days), np.datetime64("NaT"), seconds.round().astype("datetime64[s]"))
 
 
 def _average(model: Any, given: GivenRows, background: Any, column: int, value: Any) -> tuple[float, float]:
@@ -172,4 +190,6 @@ def _points(values: Values, options: ImportanceOptions) -> tuple[Values, Array |
         ends, _ = _points(held.astype(np.int64).astype(np.float64), options)
         return ends.astype(np.int64).astype(held.dtype), None
     low, high = np.quantile(held, [options.outside, 1.0 - options.outside])
-    return np.linspace(low, high, options.n_points), None
+    points = np.linspace(low, high, options.n_points)
+    # between whole numbers there are no rows
+    return (np.unique(points.round()) if held.dtype.kind in "iu" else points), None

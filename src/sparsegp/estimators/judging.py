@@ -142,8 +142,12 @@ def columns_of(model: Any, X: Array) -> dict[str, Any]:
 
 @contextmanager
 def without_names() -> Iterator[None]:
-    """Within, rows without column names may be given to a model that was fitted with them."""
+    """Within, rows without column names may be given to a model that was fitted with them.
+
+    Nothing is said of single values either: whoever looks at rows many times has been told once.
+    """
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Values that the fit has not met")
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         yield
 

@@ -29,6 +29,10 @@ TYPES = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32", "in
     "bool": "BOOL",
 }
 
+AGAIN = "Use a backup, or save the model again."
+# Names that files of rows have: commands take the model first.
+TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".feather", ".arrow", ".jsonl", ".json", ".gz")
+
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -86,15 +90,13 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArra
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError, AttributeError) as error:
         if isinstance(error, ModelFileError):
             raise
+        table = Path(source).suffix.lower() in TABLES
+        advice = "It has the name of a table: the model comes first, then the table." if table else AGAIN
         raise ModelFileError(
-            f"{source} cannot be read as a model file: it is truncated or not a model file ({error}). "
-            "Use a backup, or save the model again."
+            f"{source} cannot be read as a model file: it is truncated or not a model file ({error}). {advice}"
         ) from error
     if checksum(header["description"], arrays) != header["checksum"]:
-        raise ModelFileError(
-            f"{source} was altered after it was saved: its checksum does not match. Use a backup, or save the model "
-            "again."
-        )
+        raise ModelFileError(f"{source} was altered after it was saved: its checksum does not match. {AGAIN}")
     if not all(map(is_finite, arrays.values())):
         raise ModelFileError(f"{source} holds values that are not finite: no fitted model does. Do not use this file.")
     return _described(source, header["description"]), arrays

@@ -193,7 +193,7 @@ def _chosen(problem: Problem, asked: AskedModel, rows: Rows, options: AutoOption
         return "pic", f"{n_rows:,} rows are too many for the exact model, and neighbours tell more than inducing inputs"
     if not isinstance(problem.inducing, str):
         return "pic", "the exact model has no inducing inputs, and some were given"
-    return "exact", f"{n_rows} rows are few enough"
+    return "exact", f"{n_rows} {'row is' if n_rows == 1 else 'rows are'} few enough"
 
 
 def _of_approximation(

@@ -14,6 +14,7 @@ from sparsegp.errors import InputError
 Values: TypeAlias = float | Sequence[float] | np.ndarray | Tensor
 
 EQUAL_UNITS = 1e-13
+MOST_SHOWN = 32
 
 
 def finite_vector(name: str, value: Values) -> Tensor:
@@ -104,7 +105,7 @@ def split_units(
 
 def format_values(values: Tensor) -> str:
     """Six digits: a bare number for one entry, a list for a few, the shape for many."""
-    if values.numel() > 32 or values.ndim > 1:
+    if values.numel() > MOST_SHOWN or values.ndim > 1:
         return f"<{'x'.join(str(size) for size in values.shape)}>"
     texts = [f"{value:.6g}" for value in values.detach().reshape(-1).tolist()]
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"

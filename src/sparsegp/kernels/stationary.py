@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sparsegp.kernels.base import Kernel
 from sparsegp.kernels.parameters import (
+    MOST_SHOWN,
     Values,
     check_change_of_units,
     check_length,
@@ -106,7 +107,10 @@ class Stationary(Kernel):
         """Lengthscales as they would be given: of each group, unless units differ within groups."""
         shown = self.lengthscales if self.units.numel() > 1 else self.log_lengthscales.exp() * self.units
         text = self.arguments_repr({"variance": self.variance, "lengthscales": shown, **more})
-        return text if self.groups is None else f"{text}, groups={list(self.groups)}"
+        if self.groups is None:
+            return text
+        own = list(self.groups) if len(self.groups) <= MOST_SHOWN else f"<{len(self.groups)}>"
+        return f"{text}, groups={own}"
 
     def _columns_onto(self, profile: Profile | None, Z: Tensor) -> KernelColumns:
         own_Z = self.select(Z)

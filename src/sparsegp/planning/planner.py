@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sklearn.base import clone
+
 from sparsegp.core.approximations import Family
 from sparsegp.core.dense import MOST_ROWS
 from sparsegp.data import Asked
@@ -75,9 +77,9 @@ class Plan:
 
     def __str__(self) -> str:
         blocks = f", {self.n_blocks:,} blocks" if self.n_blocks else ""
+        inducing = "" if self.n_inducing == self.n_rows else f", {self.n_inducing:,} inducing inputs"
         title = (
-            f"{self.approximation} on {self.n_rows:,} rows x {self.n_features:,} columns, "
-            f"{self.n_inducing:,} inducing inputs{blocks} (predicted)"
+            f"{self.approximation} on {self.n_rows:,} rows x {self.n_features:,} columns{inducing}{blocks} (predicted)"
         )
         kinds = [f"{GAP}{name}: {kind}" for name, kind in (self.columns or {}).items()]
         kinds = ["columns, by the first rows", *kinds] if kinds else []
@@ -157,6 +159,7 @@ def plan(
     shape = shape_of(X, target=target, features=features, n_rows=n_rows, n_features=n_features, asked=asked)
     counts = _counts(machines)
     constants = measured() if machine is None else Machine.of(machine)
+    wanted = _as_chosen(wanted, shape, counts)
     model = model_of(wanted, shape)
     estimates = tuple(_on(wanted, model, shape, constants, count) for count in counts)
     return Plan(
@@ -173,11 +176,32 @@ def plan(
     )
 
 
+def _as_chosen(estimator: SparseGPRegressor, shape: DataShape, counts: Sequence[int]) -> SparseGPRegressor:
+    """What approximation="auto" becomes on one machine, where the number of rows decides."""
+    fades = estimator.window is not None or estimator.half_life is not None
+    sums = fades or estimator.optimizer == "srgp"
+    if not is_auto(estimator.approximation) or sums or max(counts) > 1:
+        return estimator
+    options = estimator.fit_options.auto
+    chosen: SparseGPRegressor = clone(estimator)
+    if shape.n_rows <= options.exact_rows and isinstance(estimator.inducing, str):
+        chosen.set_params(approximation="exact")
+    elif estimator.n_blocks is not None:
+        chosen.set_params(approximation="pic")
+    else:
+        block_rows = max(model_of(estimator, shape).n_inducing, options.block_rows)
+        chosen.set_params(approximation="pic", n_blocks=max(1, round(shape.n_rows / block_rows)))
+    return chosen
+
+
+def _is_large(estimator: SparseGPRegressor, shape: DataShape) -> bool:
+    return shape.n_rows * shape.n_features > estimator.fit_options.opening.most_entries
+
+
 def _on(estimator: SparseGPRegressor, model: ModelShape, shape: DataShape, machine: Machine, count: int) -> Estimate:
     if count > 1:
         return on_cluster(model_of(estimator, shape, from_sample=True), shape, machine, count)
-    is_large = shape.n_rows * shape.n_features > estimator.fit_options.opening.most_entries
-    if is_large and estimator.can_stream(model.approx):
+    if _is_large(estimator, shape) and estimator.can_stream(model.approx):
         return from_disk(model, shape, machine)
     return in_memory(model, shape, machine)
 
@@ -219,8 +243,8 @@ def _of_choice(estimator: SparseGPRegressor, model: ModelShape, estimates: tuple
         return
     few = estimator.fit_options.auto.exact_rows
     yield (
-        f"This is the cost of {model.approx.name!r}. With rows in memory approximation={AUTO!r} is 'exact' up to "
-        f"{few:,} rows and 'pic' above, which is dearer: name it to have its cost."
+        f"This is the cost of {model.approx.name!r}. On one machine approximation={AUTO!r} is "
+        f"'exact' up to {few:,} rows and 'pic' above: name it to have its cost."
     )
 
 
@@ -303,4 +327,6 @@ def size(n_bytes: float) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.1 else f"{value:.2g}"
+    return (
+        f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.1 else f"{value:.3f}".rstrip("0").rstrip(".")
+    )

@@ -10,10 +10,11 @@ import numpy as np
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_package
 from sparsegp.estimators.importance import Importance
-from sparsegp.estimators.judging import checked_rows, column_names, without_names
+from sparsegp.estimators.judging import checked_rows, column_names, user_columns, without_names
 from sparsegp.estimators.segments import Segment, Segments
 from sparsegp.report.html import Page, Tile
 from sparsegp.report.judgement import Judgement, judge
+from sparsegp.report.numbers import shown
 from sparsegp.report.pictures import coverage, pictures, what_matters
 from sparsegp.report.verdict import worst_part
 from sparsegp.whole_file import destination, replacing
@@ -43,8 +44,9 @@ def write(
     """
     destination(path)
     matplotlib_package()
-    seen, rows, target = checked_rows(model, X, y)
     found = judgement or judge(model, X, y)
+    with without_names():
+        seen, rows, target = checked_rows(model, X, y)
     page = _page(model, seen, X, rows, target, found, title, target_name)
     with replacing(path) as out:
         out.write(page.html().encode())
@@ -93,31 +95,34 @@ def _about(model: Any, seen: Any, X: Array, target_name: str) -> tuple[list[str]
 
 def _in_order(model: Any, X: Array, importance: Importance | None) -> list[int]:
     """Columns of the matrix that vary, the one that matters most first."""
-    known = importance is not None and len(importance.names) == X.shape[1]
-    order = importance.order if importance is not None and known else range(X.shape[1])
     is_number = model.judged.layout.standardized
-    return [d for d in order if np.ptp(X[:, d]) > 0.0 and is_number[d]]
+    vary = [d for d in range(X.shape[1]) if np.ptp(X[:, d]) > 0.0 and is_number[d]]
+    if importance is None:
+        return vary
+    rank = {importance.names[d]: place for place, d in enumerate(importance.order)}
+    names, own = user_columns(model)
+    return sorted(vary, key=lambda d: rank.get(names[own[d]], len(rank)))
 
 
 def _tiles(judgement: Judgement, y_std: float) -> list[Tile]:
     found, line = judgement.scores, judgement.baselines.line_rmse
     is_discrete = judgement.targets.is_discrete
     surprise = "says little: many targets are equal; see CRPS" if is_discrete else "surprise per row; lower is better"
-    straight = "" if line is None else f"; a straight line: {line:.4g}"
+    straight = "" if line is None else f"; a straight line: {shown(line)}"
     return [
-        Tile("RMSE", f"{found['rmse']:.4g}", f"typical error; guessing the mean: {y_std:.4g}{straight}"),
+        Tile("RMSE", f"{shown(found['rmse'])}", f"typical error; guessing the mean: {shown(y_std)}{straight}"),
         Tile("R²", f"{found['r2']:.3f}", "share of the variance explained"),
         Tile("95 % coverage", f"{found['coverage_95']:.1%}", "of the rows are inside their 95 % interval"),
-        Tile("95 % width", f"{found['width_95']:.4g}", "mean width of the 95 % interval"),
-        Tile("CRPS", f"{found['crps']:.4g}", "error of the whole forecast, in units of the target"),
+        Tile("95 % width", f"{shown(found['width_95'])}", "mean width of the 95 % interval"),
+        Tile("CRPS", f"{shown(found['crps'])}", "error of the whole forecast, in units of the target"),
         Tile("NLPD", f"{found['nlpd']:.4g}", surprise),
     ]
 
 
 def _parts(segments: Segments) -> list[tuple[str, ...]]:
-    failing, shown = set(segments.failing), segments.parts[:MOST_PARTS]
-    more = len(segments.parts) - len(shown)
-    lines = [_part(part, part in failing) for part in shown]
+    failing, first = set(segments.failing), segments.parts[:MOST_PARTS]
+    more = len(segments.parts) - len(first)
+    lines = [_part(part, part in failing) for part in first]
     return [*lines, (f"and {more:,} more", *[""] * 4)] if more else lines
 
 
@@ -137,4 +142,4 @@ def _columns(X: Array, y: Array, names: list[str], target_name: str) -> list[tup
 
 def _summary(name: str, values: Array) -> tuple[str, ...]:
     numbers = values.min(), np.median(values), values.max(), values.mean(), values.std()
-    return name, *(f"{number:.4g}" for number in numbers), f"{len(np.unique(values)):,}"
+    return name, *(shown(number) for number in numbers), f"{len(np.unique(values)):,}"

@@ -12,7 +12,7 @@ from sparsegp import display
 from sparsegp.core.predictive import Array
 from sparsegp.display.axes import matplotlib_package
 from sparsegp.estimators.given_rows import GivenRows, known
-from sparsegp.estimators.importance import Effect, Importance
+from sparsegp.estimators.importance import Effect, Importance, instants
 from sparsegp.estimators.judging import column_names
 from sparsegp.estimators.segments import Segments
 
@@ -60,15 +60,15 @@ def what_matters(model: Any, X: Any, y: Array, target_name: str, importance: Imp
     transform = model.judged.transform
     how = "" if transform is None else f" (averages of {transform.name}, carried back)"
     for column in importance.sure[:MOST_EFFECTS]:
-        yield _effect(Effect.of(model, X, column), target_name, how, _companions(rows, column))
+        yield _effect(Effect.of(model, X, column), target_name, how, _companions(model, rows, column))
 
 
-def _companions(rows: GivenRows, column: int) -> str:
+def _companions(model: Any, rows: GivenRows, column: int) -> str:
     """A sentence about columns that rise and fall with this one, so that no row moves along one of them alone."""
-    own, found = rows.column(column), []
+    own, found = _ordered(model, rows, column), []
     for other, name in enumerate(rows.names):
-        values = rows.column(other)
-        if other != column and own.dtype.kind in "iuf" and values.dtype.kind in "iuf":
+        values = _ordered(model, rows, other)
+        if other != column and own is not None and values is not None:
             both = known(own) & known(values)
             a, b = own[both], values[both]
             if len(a) > 1 and np.ptp(a) > 0 and np.ptp(b) > 0 and abs(np.corrcoef(a, b)[0, 1]) > MOVES_WITH:
@@ -76,6 +76,22 @@ def _companions(rows: GivenRows, column: int) -> str:
     if not found:
         return ""
     return f" It goes up and down with {', '.join(found[:3])}: their effects belong together, and one may undo another."
+
+
+def _ordered(model: Any, rows: GivenRows, column: int) -> Array | None:
+    """Numbers and dates as numbers; None of any other column."""
+    dates = instants(model, rows, column)
+    values = rows.column(column) if dates is None else dates
+    if values.dtype.kind in "mM":
+        missing = np.isnat(values)
+        return np.where(
+            missing,
+            np.nan,
+            values.astype("datetime64[s]" if values.dtype.kind == "M" else "timedelta64[s]")
+            .astype(np.int64)
+            .astype(np.float64),
+        )
+    return values.astype(np.float64) if values.dtype.kind in "iuf" else None
 
 
 def _effect(effect: Effect, target_name: str, how: str, companions: str) -> Picture:

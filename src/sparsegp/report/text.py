@@ -11,6 +11,7 @@ from sparsegp.core.predictive import Array
 from sparsegp.display.column_plots import column_lengthscales
 from sparsegp.estimators.diagnosis import approximation_of, knows_noise, learns_noise, scaling_of
 from sparsegp.estimators.judging import column_names
+from sparsegp.report.numbers import shown
 
 SMOOTHNESS: dict[type[kernels.Kernel], str] = {
     kernels.SquaredExponential: "very smooth, without kinks or jumps",
@@ -28,14 +29,14 @@ def assumptions(model: Any) -> list[str]:
     shape = f"The function is {smooth}" if smooth else f"The function varies as the kernel {kernel!r} says"
     stationary = isinstance(kernel, kernels.Stationary)
     transform = scaling_of(model).transform
-    target = "A target" if transform is None else f"{transform.name} of a target"
+    target = "The target" if transform is None else f"The {transform.name} of the target"
     return [
         f"{target} is a function of the columns plus noise, and the function is one draw of a Gaussian process.",
         f"{shape}{', and it changes equally fast everywhere' if stationary else ''}.",
         _about_noise(model),
         "Rows are independent of each other once the function is known: errors that persist from row to row are not "
         "part of the model.",
-        f"Far from all rows, predictions return to {_far_away(model):.4g} with a wide interval.",
+        f"Far from all rows, predictions return to {shown(_far_away(model))} with a wide interval.",
         _about_approximation(model),
         *_about_rows(model),
     ]
@@ -53,8 +54,11 @@ def _about_noise(model: Any) -> str:
         return "The noise is Gaussian; its size differs from place to place and changes gradually with the columns."
     std = math.sqrt(model.noise_var_)
     if knows_noise(model):
-        return f"The noise is Gaussian with the known variance of each row (for new rows their mean, std {std:.4g})."
-    return f"The noise is Gaussian and equally strong everywhere (std {std:.4g})."
+        return f"The noise is Gaussian with the known variance of each row (for new rows their mean, std {shown(std)})."
+    said = f"The noise is Gaussian and equally strong everywhere (std {shown(std)})."
+    if getattr(model, "calibration_", None) is None:
+        return said
+    return f"{said} Where rows left out of the fit show another width or shape, the calibration corrects forecasts."
 
 
 def _about_rows(model: Any) -> list[str]:
@@ -84,17 +88,17 @@ def parameters(model: Any, X: Array, target_name: str) -> list[tuple[str, str, s
     """What was learned: name, value in the units of the data, what it means."""
     transform = scaling_of(model).transform
     target_name = target_name if transform is None else f"{transform.name}({target_name})"
-    rows = [("Noise", f"{math.sqrt(model.noise_var_):.4g}", f"standard deviation of {target_name} around the function")]
+    rows = [("Noise", shown(math.sqrt(model.noise_var_)), f"standard deviation of {target_name} around the function")]
     kernel = model.kernel_
     if isinstance(kernel, kernels.Stationary):
         std = math.sqrt(float(kernel.variance.detach()))
-        rows.append(("Signal", f"{std:.4g}", f"how far the function moves around the mean of {target_name}"))
+        rows.append(("Signal", shown(std), f"how far the function moves around the mean of {target_name}"))
     spread, names, groups = X.std(axis=0), column_names(model), model.fitted_.columns.layout.groups
     found = zip(names, spread, column_lengthscales(kernel, X.shape[1]), groups, (-1, *groups), strict=False)
     for name, own, lengthscale, group, before in found:
         # the numbers of a group have one lengthscale
         if np.isfinite(lengthscale) and group != before:
-            in_stds = f" ({lengthscale / own:.3g} std of the column)" if own > 0 else ""
-            rows.append((f"Lengthscale of {name}", f"{lengthscale:.4g}", f"a step that changes f{in_stds}"))
+            in_stds = f" ({shown(lengthscale / own, 3)} std of the column)" if own > 0 else ""
+            rows.append((f"Lengthscale of {name}", shown(lengthscale), f"a step that changes f{in_stds}"))
     rows.append(("Log evidence", f"{model.log_evidence_:,.1f}", "of the training rows, in the units of the model"))
     return rows

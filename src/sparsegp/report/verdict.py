@@ -9,6 +9,7 @@ from sparsegp.core.predictive import Predictive
 from sparsegp.estimators.given_rows import GivenRows
 from sparsegp.estimators.segments import Honesty, SegmentOptions, Segments, cut
 from sparsegp.report.baselines import Baselines
+from sparsegp.report.numbers import shown
 
 ACCURATE, USEFUL, WEAK = 0.9, 0.5, 0.05
 CLEARLY_BETTER = 0.02
@@ -30,9 +31,13 @@ class Verdict:
 
     @classmethod
     def of(cls, rmse: float, n_rows: int, baselines: Baselines, honesty: Honesty, segments: Segments) -> "Verdict":
+        accuracy = _accuracy(rmse, n_rows, baselines)
+        if n_rows < FEWEST_ROWS:
+            inside = f"{round(honesty.covered * n_rows)} of {n_rows} inside their 95 % interval"
+            return cls("Too few rows to judge by.", accuracy, f"There {'is' if n_rows == 1 else 'are'} {inside}.")
         return cls(
             _headline(rmse, baselines, honesty, segments),
-            _accuracy(rmse, n_rows, baselines),
+            accuracy,
             _honesty(honesty, segments),
         )
 
@@ -64,7 +69,8 @@ def _accuracy(rmse: float, n_rows: int, baselines: Baselines) -> str:
     against = [_compared(rmse, baselines.mean_rmse, "guessing the mean")]
     if baselines.line_rmse is not None:
         against.append(_compared(rmse, baselines.line_rmse, "a straight line"))
-    return f"On {n_rows:,} rows the typical error is {rmse:.4g} (RMSE): {', and '.join(against)}."
+    rows = "1 row" if n_rows == 1 else f"{n_rows:,} rows"
+    return f"On {rows} the typical error is {shown(rmse)} (RMSE): {', and '.join(against)}."
 
 
 def _compared(rmse: float, other: float, name: str) -> str:
@@ -72,10 +78,10 @@ def _compared(rmse: float, other: float, name: str) -> str:
     if not math.isfinite(less):
         return f"{name} makes no error on these rows"
     if abs(less) < CLEARLY_BETTER:
-        return f"about that of {name} ({other:.4g})"
+        return f"about that of {name} ({shown(other)})"
     if less > 0.0:
-        return f"{less:.0%} less than {name} ({other:.4g})"
-    return f"{-less:.0%} more than {name} ({other:.4g})"
+        return f"{less:.0%} less than {name} ({shown(other)})"
+    return f"{-less:.0%} more than {name} ({shown(other)})"
 
 
 def _honesty(honesty: Honesty, segments: Segments) -> str:
@@ -105,7 +111,7 @@ def unknowns(rows: GivenRows, forecast: Predictive, columns: list[int], far: flo
 def _about_more_rows(share: float, noise_std: float) -> str:
     narrower = 1.0 - math.sqrt(max(1.0 - share, 0.0))
     much = "would hardly narrow" if share < SMALL_SHARE else "would narrow"
-    rest = f"What is left is noise (std about {noise_std:.3g}), which these columns do not explain."
+    rest = f"What is left is noise (std about {shown(noise_std, 3)}), which these columns do not explain."
     if share > LARGE_SHARE:
         return f"Mostly it lacks rows: more of them would narrow its forecasts, by up to {narrower:.0%}. {rest}"
     return f"More rows like these {much} its forecasts, by up to {narrower:.0%}. {rest}"
@@ -124,8 +130,8 @@ def _about_places(rows: GivenRows, forecast: Predictive, columns: list[int]) -> 
         return []
     std, name = max(found)
     return [
-        f"It knows least about rows with {name}: there the function is uncertain by ±{2 * std:.3g}, on average "
-        f"±{2 * average:.3g}."
+        f"It knows least about rows with {name}: there the function is uncertain by ±{shown(2 * std, 3)}, on average "
+        f"±{shown(2 * average, 3)}."
     ]
 
 
