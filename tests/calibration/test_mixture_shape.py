@@ -8,7 +8,8 @@ from scipy.integrate import quad
 from sparsegp.calibration.mixture import Shape, normal_cdf
 
 SKEWED = Shape(np.array([0.2, 0.5, 0.3]), np.array([1.5, -0.3, -0.5]), np.array([0.7, 0.2, 1.4]))
-SHAPES = {"standard": Shape.gaussian(), "narrow": Shape.gaussian(0.3), "skewed": SKEWED, "long": SKEWED.stretched(40.0)}
+LONG = Shape(SKEWED.weight, 40.0 * SKEWED.location, 40.0 * SKEWED.width)
+SHAPES = {"standard": Shape.gaussian(), "narrow": Shape.gaussian(0.3), "skewed": SKEWED, "long": LONG}
 
 
 @pytest.fixture(params=SHAPES.values(), ids=SHAPES)
@@ -66,10 +67,22 @@ def test_a_gaussian_is_that_of_scipy():
     assert np.allclose(normal_cdf(r), stats.norm.cdf(r), rtol=1e-11, atol=0.0)
 
 
-def test_stretching_mirroring_and_centring():
+def test_widening_mirroring_and_centring():
     r = np.linspace(-3.0, 4.0, 9)
-    assert np.allclose(SKEWED.stretched(2.0).log_density(2.0 * r) + np.log(2.0), SKEWED.log_density(r))
+    wider = SKEWED.widened(2.0)
+    assert np.allclose(wider.location, SKEWED.location)
+    # what is added to the variance is that of the parts
+    assert wider.var - SKEWED.var == pytest.approx(3.0 * SKEWED.weight @ SKEWED.width**2)
     assert np.allclose(SKEWED.mirrored().cdf(-r), 1.0 - SKEWED.cdf(r))
     moved = Shape(SKEWED.weight, SKEWED.location + 3.0, SKEWED.width).centred()
-    assert np.allclose(moved.location, SKEWED.location)
     assert moved.weight @ moved.location == pytest.approx(0.0, abs=1e-15)
+
+
+def test_centring_moves_every_part_by_the_same_number_of_its_widths():
+    """So a narrow part stays where residuals are again and again, and no density is lost there."""
+    spiked = Shape(np.array([0.6, 0.4]), np.array([-0.5, 1.2]), np.array([0.01, 1.0]))
+    centred = spiked.centred()
+    assert np.allclose(*((centred.location - spiked.location) / spiked.width))
+    at_spike = np.array([-0.5])
+    assert centred.log_density(at_spike)[0] > spiked.log_density(at_spike)[0] - 0.2
+    assert np.allclose(SKEWED.centred().location, SKEWED.location)

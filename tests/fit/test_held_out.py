@@ -12,7 +12,7 @@ from sparsegp.calibration.scale import LocalScale
 from sparsegp.calibration.trees import Trees
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.fit.budget import Budget
-from sparsegp.fit.held_out import Residuals, chosen, divided
+from sparsegp.fit.held_out import Residuals, chosen, divided, drawn
 from sparsegp.fit.problem import CalibrationOptions
 
 FEW = {"n_inducing": 25, "random_state": 0, "kernel": "se"}
@@ -203,6 +203,20 @@ def test_rows_with_equal_inputs_are_held_out_together():
     assert 100 <= len(held) <= 150
     mine, theirs = ({row.tobytes() for row in part.all.X.numpy()} for part in (train, held))
     assert not mine & theirs
+
+
+def test_residuals_know_their_twins_and_stay_with_them():
+    """Half of them are drawn for the local scale and the others judge it: equal rows are on one side."""
+    rng = np.random.default_rng(1)
+    X = torch.from_numpy(np.repeat(rng.standard_normal((100, 2)), 3, axis=0)[rng.permutation(300)])
+    mask = drawn(X, 150, rng)
+    assert 120 <= mask.sum() <= 150
+    first, second = ({row.tobytes() for row in X.numpy()[side]} for side in (mask, ~mask))
+    assert not first & second
+    numbers = np.zeros(300)
+    twins = Residuals(X, numbers, numbers, numbers + 1.0).twins
+    assert [len(np.unique(twins)), len(np.unique(np.column_stack([twins, X.numpy()]), axis=0))] == [100, 100]
+    assert Residuals(torch.rand(9, 2), *np.zeros((3, 9))).twins is None
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0], ids=["zeros", "ones"])

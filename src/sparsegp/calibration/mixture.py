@@ -50,13 +50,18 @@ class Shape:
     def var(self) -> float:
         return float(self.weight @ (self.width**2 + self.location**2))
 
-    def stretched(self, factor: float) -> "Shape":
-        """The distribution of factor * r."""
-        return Shape(self.weight, factor * self.location, factor * self.width)
+    def widened(self, factor: float) -> "Shape":
+        """Every part wider, and where it was: narrow parts, which hold much of the density, lose little of it."""
+        return Shape(self.weight, self.location, factor * self.width)
 
     def centred(self) -> "Shape":
-        """The same with mean 0: a forecast stays at the mean of the model."""
-        return Shape(self.weight, self.location - float(self.weight @ self.location), self.width)
+        """With mean 0: a forecast stays at the mean of the model.
+
+        Every part moves by the same number of its own widths. Narrow parts, which are where targets have the same
+        value again and again, keep their places so, and the wide ones make up for it.
+        """
+        mean, mean_width = float(self.weight @ self.location), float(self.weight @ self.width)
+        return Shape(self.weight, self.location - mean / mean_width * self.width, self.width)
 
     def log_density(self, r: Array) -> Array:
         return self.split(r)[0]

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparsegp.calibration.mixture import Array, Shape, normal_cdf
 
+Whole = NDArray[np.int64]
+
 SCORES = np.linspace(-9.0, 0.0, 2001)
 LOG_TAILS = np.log(normal_cdf(SCORES))
+FACTOR_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class Start:
 @dataclass(frozen=True)
 class ShapeOptions:
     """Which mixtures are tried, from few parameters to many, and which coverages must hold, within `errors_short`
-    standard errors. The size of few residuals is known as if by `pseudo_unit` more of size 1.
+    standard errors. A mixture that holds too much by as many gives way to any that is better.
+    The size of few residuals is known as if by `pseudo_unit` more of size 1.
     `tail` of a residual is in a part twice as wide as the farthest of them, or as `least_tail`.
 
     Residuals that are nearly equal, by `cell` of asinh(r/`cell_centre`), are counted together.
@@ -98,17 +103,22 @@ class LearnedShape:
 
 
 def learned(
-    r: Array, rng: np.random.Generator, weight: Array | None = None, options: ShapeOptions | None = None
+    r: Array,
+    rng: np.random.Generator,
+    weight: Array | None = None,
+    options: ShapeOptions | None = None,
+    group: Whole | None = None,
 ) -> LearnedShape:
     """The simplest of the mixtures whose density of left-out residuals is not clearly beaten.
 
     Coverage is looked at on residuals that the shape was not learned from. Where it fails, the shape is widened.
+    Residuals of a `group` are left out together: of equal rows, one would tell where the others are.
     """
     options = options or ShapeOptions()
     if len(r) < min((start.fewest for start in options.starts), default=1):
         within = float(np.average(np.abs(r) <= _score_of(0.95), weights=weight)) if len(r) else math.nan
         return LearnedShape(Shape.gaussian(), Shape.gaussian().log_density(r), 0.0, 1.0, within)
-    cells, unit = _Cells.of(r, weight, rng, options), _unit(r, options)
+    cells, unit = _Cells.of(r, weight, group, rng, options), _unit(r, options)
     plain = Shape.gaussian()
     best = _widened(plain, [plain] * len(cells.folds), cells, options)
     for start in options.starts:
@@ -117,7 +127,8 @@ def learned(
         shape, *left_out = _likeliest(cells.values, np.stack([cells.count, *cells.rests]), start, unit, options)
         found = _widened(shape, left_out, cells, options)
         gain, error = cells.gain(found.density, best.density)
-        if gain > start.errors_better * error:
+        # a shape that was stretched until one interval holds enough may hold too much in another
+        if gain > (0.0 if best.holds_too_much(cells, options) else start.errors_better * error):
             best = found
     gain, _ = cells.gain(best.density, plain.log_density(cells.values))
     return LearnedShape(best.shape, cells.of_rows(best.density), gain, best.factor, best.coverage_95)
@@ -148,11 +159,18 @@ class _Cells:
     place: tuple[Any, Any]
 
     @classmethod
-    def of(cls, r: Array, weight: Array | None, rng: np.random.Generator, options: ShapeOptions) -> "_Cells":
+    def of(
+        cls,
+        r: Array,
+        weight: Array | None,
+        group: Whole | None,
+        rng: np.random.Generator,
+        options: ShapeOptions,
+    ) -> "_Cells":
         cell = np.floor(np.arcsinh(r / options.cell_centre) / options.cell)
         _, index = np.unique(cell, return_inverse=True)
         count = np.bincount(index)
-        fold = rng.permutation(len(r)) % min(options.n_folds, len(r))
+        fold = _folds(np.arange(len(r)) if group is None else group, rng, options.n_folds)
         folds = np.zeros((int(fold.max()) + 1, len(count)))
         np.add.at(folds, (fold, index), 1.0 if weight is None else weight)
         return cls(np.bincount(index, weights=r) / count, folds, (fold, index))
@@ -180,6 +198,15 @@ class _Cells:
         gain, n = density - other, self.folds.sum()
         mean = self.mean(gain)
         return mean, math.sqrt(self.mean((gain - mean) ** 2) / max(n - 1.0, 1.0))
+
+
+def _folds(group: Whole, rng: np.random.Generator, n_folds: int) -> Whole:
+    """The fold of each row: that of its group, where there are groups enough."""
+    n_groups = int(group.max()) + 1
+    if n_groups < n_folds:
+        return _folds(np.arange(len(group)), rng, min(n_folds, len(group)))
+    folds: Whole = (rng.permutation(n_groups) % n_folds)[group]
+    return folds
 
 
 def _unit(r: Array, options: ShapeOptions) -> float:
@@ -239,15 +266,20 @@ class _Widened:
     density: Array
     coverage_95: float
 
+    def holds_too_much(self, cells: _Cells, options: ShapeOptions) -> bool:
+        """Whether more rows are within the central 95 % than by chance."""
+        error = math.sqrt(0.95 * 0.05 / float(cells.folds.sum()))
+        return self.coverage_95 > 0.95 + options.errors_short * error
+
 
 def _widened(shape: Shape, left_out: list[Shape], cells: _Cells, options: ShapeOptions) -> _Widened:
     """`left_out` are the shapes learned without each fold."""
     factor = _widening(shape, np.stack([_scores(one, cells.values) for one in left_out]), cells, options)
-    others = [one.stretched(factor) for one in left_out]
+    others = [one.widened(factor) for one in left_out]
     density = np.stack([one.log_density(cells.values) for one in others])
     score = np.stack([_scores(one, cells.values) for one in others])
     within = cells.mean((score <= _score_of(0.95)).astype(np.float64))
-    return _Widened(shape.stretched(factor), factor, density, within)
+    return _Widened(shape.widened(factor), factor, density, within)
 
 
 def _score_of(coverage: float) -> float:
@@ -256,7 +288,7 @@ def _score_of(coverage: float) -> float:
 
 
 def _widening(shape: Shape, score: Array, cells: _Cells, options: ShapeOptions) -> float:
-    """The factor by which central intervals must grow to hold as many residuals as they should, within chance.
+    """The factor for widths of parts with which central intervals hold as many residuals as they should, within chance.
 
     `score` says how far out a residual of each cell is, as the size of a standard normal value, fold by fold.
     """
@@ -268,7 +300,16 @@ def _widening(shape: Shape, score: Array, cells: _Cells, options: ShapeOptions) 
         held = cells.mean((score <= wanted).astype(np.float64))
         if held < coverage - options.errors_short * math.sqrt(coverage * (1.0 - coverage) / n):
             enough = float(sizes[int(np.searchsorted(below, min(n, math.ceil((n + 1.0) * coverage))))])
-            (low, high), (lower, higher) = (shape.from_normal(np.array([-g, g])) for g in (wanted, enough))
-            factor = max(factor, (higher - lower) / (high - low))
+            factor = max(factor, _enough(shape, shape.from_normal(np.array([-enough, enough])), coverage, options))
     # few residuals tell little about a tail
-    return 1.0 + (min(factor, options.most_widening) - 1.0) * n / (n + options.pseudo_unit)
+    return 1.0 + (factor - 1.0) * n / (n + options.pseudo_unit)
+
+
+def _enough(shape: Shape, ends: Array, coverage: float, options: ShapeOptions) -> float:
+    """The factor for widths with which no more than `coverage` is between the ends, by bisection."""
+    low, high = 1.0, options.most_widening
+    while high - low > FACTOR_TOLERANCE:
+        middle = 0.5 * (low + high)
+        below, above = shape.widened(middle).cdf(ends)
+        low, high = (middle, high) if above - below > coverage else (low, middle)
+    return high

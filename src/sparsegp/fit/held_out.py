@@ -8,10 +8,12 @@ import math
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sparsegp.calibration import shape_learning, trees
@@ -93,6 +95,12 @@ class Residuals:
         var = float(np.average((self.y - centre) ** 2, weights=self.weight))
         return {"rmse": math.sqrt(mean_square), "r2": 1.0 - mean_square / var if var > 0 else math.nan}
 
+    @cached_property
+    def twins(self) -> NDArray[np.int64] | None:
+        """A number for each row, the same for rows with equal inputs; None where all rows differ."""
+        group: NDArray[np.int64] = equal_rows(self.X.double().cpu().numpy())
+        return group if len(group) and group.max() + 1 < len(group) else None
+
     @property
     def surroundings(self) -> Array:
         return surroundings(self.X.double().cpu().numpy(), self.mean, self.std)
@@ -139,7 +147,7 @@ def _holding_out(
             scale = _local_scale(last.model, train, options, rng)
         if scale is None and len(seen) >= options.fewest_for_scale:
             # some rows held out give the scale, the others judge it
-            first = rng.random(len(seen)) < options.fraction_for_scale
+            first = drawn(seen.X, round(options.fraction_for_scale * len(seen)), rng)
             scale, judged = _scale_of(seen.take(first), options, rng), seen.take(~first)
     calibration, report = chosen(judged, scale, options, rng)
     model, exact = last.model, False
@@ -204,19 +212,25 @@ def _left_out(model: Any, problem: Problem, rows: Rows) -> Residuals:
 
 
 def divided(rows: MemoryRows, options: CalibrationOptions, rng: np.random.Generator) -> tuple[MemoryRows, MemoryRows]:
-    """Rows to fit and rows held out, each in their order. Rows with equal inputs stay together."""
+    """Rows to fit and rows held out, each in their order."""
     wanted = min(options.most_held_out, round(options.held_out_fraction * len(rows)))
-    group = equal_rows(rows.all.X.double().cpu().numpy())
+    held = drawn(rows.all.X, wanted, rng)
+    return rows.subset(torch.from_numpy(np.flatnonzero(~held))), rows.subset(torch.from_numpy(np.flatnonzero(held)))
+
+
+def drawn(X: Tensor, wanted: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which rows are drawn, about as many as wanted. Rows with equal inputs stay together: their targets are often
+    equal, too, and one would tell what another is."""
+    group = equal_rows(X.double().cpu().numpy())
     size = np.bincount(group)
     order = rng.permutation(len(size))
-    # a group larger than what is wanted stays in the fit
+    # a group larger than what is wanted stays behind
     fits = order[size[order] <= wanted]
-    chosen_groups = fits[: int(np.searchsorted(size[fits].cumsum(), wanted, side="right"))]
-    held = np.isin(group, chosen_groups)
-    if held.sum() < wanted // 2:
-        held[:] = False
-        held[rng.choice(len(rows), wanted, replace=False)] = True
-    return rows.subset(torch.from_numpy(np.flatnonzero(~held))), rows.subset(torch.from_numpy(np.flatnonzero(held)))
+    is_drawn = np.isin(group, fits[: int(np.searchsorted(size[fits].cumsum(), wanted, side="right"))])
+    if is_drawn.sum() < wanted // 2:
+        is_drawn[:] = False
+        is_drawn[rng.choice(len(X), wanted, replace=False)] = True
+    return is_drawn
 
 
 def chosen(
@@ -260,7 +274,7 @@ def _strong_enough(
 
 def _learned_shape(r: Array, seen: Residuals, options: ShapeOptions, seed: int) -> LearnedShape:
     """All strengths are judged on the same folds."""
-    return shape_learning.learned(r, np.random.default_rng(seed), seen.weight, options)
+    return shape_learning.learned(r, np.random.default_rng(seed), seen.weight, options, seen.twins)
 
 
 def _local_scale(
