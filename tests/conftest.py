@@ -14,8 +14,8 @@ import torch
 
 from problems import FEW_ROUNDS
 from sparsegp.estimators.estimator import Estimator
-from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit.learning_options import LearningOptions
+from sparsegp.fit.posing import FitOptions
 from sparsegp.learn.schedules import Schedule, Schedules
 
 # Test processes run side by side; a pool of threads in each would only fight for the cores.

@@ -38,8 +38,8 @@ def public_methods(cls):
             yield inspect.unwrap(member)
 
 
-# Of estimators to the rest of the package, not to users.
-INNER = {"assign", "check_parameters", "can_stream", "name_columns", "note_batches"}
+# Of models to the rest of the package, not to users.
+INNER = {"assign", "check_parameters", "can_stream", "name_columns", "note_batches", "tried_out"}
 
 DOCUMENTED = [*FUNCTIONS, *(method for cls in CLASSES for method in public_methods(cls))]
 

@@ -15,8 +15,8 @@ import torch
 
 import sparsegp
 from sparsegp import MemoryLimitError, SparseGPRegressor, kernels, memory
-from sparsegp.data import SourceRows
-from sparsegp.estimators import opening
+from sparsegp.data.open import OpeningOptions
+from sparsegp.data.rows import SourceRows
 from sparsegp.memory import Room, rooms
 
 MIB = 2.0**20
@@ -147,7 +147,7 @@ def test_rows_in_memory_and_covariances_say_what_they_need(little_room: None) ->
     model.fit(X, X[:, 0])
     with pytest.raises(MemoryLimitError, match=r"covariance of 5,000 rows needs about 763 MiB.*36 MiB.*fewer rows"):
         model.predict(np.zeros((5000, 1)), return_cov=True)
-    assert opening.OpeningOptions().within_memory().most_entries == 36 * 2**20 // 64
+    assert OpeningOptions().within_memory().most_entries == 36 * 2**20 // 64
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])

@@ -22,7 +22,7 @@ from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import kernel_metric, kmeans_partition
 from sparsegp.core.posterior import InducingPosterior
 from sparsegp.core.prior import SparsePrior
-from sparsegp.data import DiskRows, nearest_block, write_blocks
+from sparsegp.data.rows import DiskRows, nearest_block, write_blocks
 from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, NaturalAscent
 
 GROUP_ROWS = 65_536

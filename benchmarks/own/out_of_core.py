@@ -17,8 +17,9 @@ from sparsegp import kernels, linalg
 from sparsegp.core.approximations import get
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.prior import SparsePrior
-from sparsegp.data import Source, SourceRows, open_source, scan
+from sparsegp.data import Source, open_source, scan
 from sparsegp.data.batches import Array
+from sparsegp.data.rows import SourceRows
 from sparsegp.infer import batch
 
 

@@ -1,21 +1,23 @@
 """Gaussian-process regression with honest uncertainty, from a hundred rows to more than fit into memory."""
 
 import os
-from importlib import import_module
 from sys import modules
 from typing import TYPE_CHECKING, Any
 
+from sparsegp.errors import (
+    NEEDS_TORCH,
+    FactorizationError,
+    FingerprintError,
+    InputError,
+    MemoryLimitError,
+    MissingPackageError,
+    ModelFileError,
+    OutputError,
+    SparseGPError,
+)
+
 if TYPE_CHECKING:
     from sparsegp import files, kernels, metrics, report, serving
-    from sparsegp.errors import (
-        FactorizationError,
-        FingerprintError,
-        InputError,
-        MissingPackageError,
-        ModelFileError,
-        OutputError,
-        SparseGPError,
-    )
     from sparsegp.estimators.committee_regressor import CommitteeGPRegressor
     from sparsegp.estimators.heteroscedastic_regressor import HeteroscedasticGPRegressor
     from sparsegp.estimators.loading import load
@@ -54,52 +56,53 @@ __all__ = [
 if "torch" not in modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# Names are imported when first asked for: the command line answers without waiting for torch.
-_HOMES = {
-    "CommitteeGPRegressor": "sparsegp.estimators.committee_regressor",
-    "FactorizationError": "sparsegp.errors",
-    "FingerprintError": "sparsegp.errors",
-    "MemoryLimitError": "sparsegp.errors",
-    "HeteroscedasticGPRegressor": "sparsegp.estimators.heteroscedastic_regressor",
-    "InputError": "sparsegp.errors",
-    "MissingPackageError": "sparsegp.errors",
-    "ModelFileError": "sparsegp.errors",
-    "OutputError": "sparsegp.errors",
-    "Progress": "sparsegp.fit.pipeline",
-    "SparseGPError": "sparsegp.errors",
-    "SparseGPRegressor": "sparsegp.estimators.sparse",
-    "load": "sparsegp.estimators.loading",
-    "plan": "sparsegp.planning",
-    "wrap": "sparsegp.estimators.pipelines",
-}
-_MODULES = ("files", "kernels", "metrics", "report", "serving")
-
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(_imported(_HOMES[name]), name)
-    elif name in _MODULES:
-        value = _imported(f"sparsegp.{name}")
-    elif name == "__version__":
-        from importlib.metadata import version
-
-        value = version("sparsegp")
-    else:
-        raise AttributeError(f"module 'sparsegp' has no attribute {name!r}")
+    """Names are imported when first asked for: the command line answers without waiting for torch."""
+    try:
+        value = _imported(name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingPackageError(NEEDS_TORCH) from error
     globals()[name] = value
     return value
 
 
-def _imported(module: str) -> Any:
-    """A module of this package. Most need torch, which an installation for predictions may lack."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from sparsegp.errors import NEEDS_TORCH, MissingPackageError
+def _imported(name: str) -> Any:
+    value: Any
+    match name:
+        case "CommitteeGPRegressor":
+            from sparsegp.estimators.committee_regressor import CommitteeGPRegressor as value
+        case "HeteroscedasticGPRegressor":
+            from sparsegp.estimators.heteroscedastic_regressor import HeteroscedasticGPRegressor as value
+        case "SparseGPRegressor":
+            from sparsegp.estimators.sparse import SparseGPRegressor as value
+        case "load":
+            from sparsegp.estimators.loading import load as value
+        case "wrap":
+            from sparsegp.estimators.pipelines import wrap as value
+        case "Progress":
+            from sparsegp.fit.pipeline import Progress as value
+        case "plan":
+            from sparsegp.planning import plan as value
+        case "files":
+            import sparsegp.files as value
+        case "kernels":
+            import sparsegp.kernels as value
+        case "metrics":
+            import sparsegp.metrics as value
+        case "report":
+            import sparsegp.report as value
+        case "serving":
+            import sparsegp.serving as value
+        case "__version__":
+            from importlib.metadata import version
 
-        raise MissingPackageError(NEEDS_TORCH) from error
+            value = version("sparsegp")
+        case _:
+            raise AttributeError(f"module 'sparsegp' has no attribute {name!r}")
+    return value
 
 
 def __dir__() -> list[str]:

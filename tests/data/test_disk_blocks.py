@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from problems import CHANGES, Problem, agree, get_row, random_problem
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import block_slices, kmeans_partition
-from sparsegp.data import DiskRows, SourceRows, nearest_block, open_source, random_block, scan, write_blocks
+from sparsegp.data import open_source, scan
+from sparsegp.data.rows import DiskRows, SourceRows, nearest_block, random_block, write_blocks
 from sparsegp.errors import InputError
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import anytime_run, batch

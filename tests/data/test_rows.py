@@ -21,7 +21,8 @@ from sparsegp import kernels, parallel
 from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.prior import SparsePrior
-from sparsegp.data import SourceRows, open_source, scan, write_blocks
+from sparsegp.data import open_source, scan
+from sparsegp.data.rows import SourceRows, write_blocks
 from sparsegp.errors import InputError
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import batch

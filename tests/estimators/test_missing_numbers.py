@@ -12,9 +12,9 @@ from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, SparseGPR
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.calibration.mixture import Shape
 from sparsegp.data.completion import N_DRAWS, Completion
+from sparsegp.data.open import OpeningOptions
 from sparsegp.errors import InputError
-from sparsegp.estimators.fit_options import FitOptions
-from sparsegp.estimators.opening import OpeningOptions
+from sparsegp.fit.posing import FitOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore:Values that the fit has not met")
 

@@ -11,9 +11,9 @@ from sklearn.preprocessing import FunctionTransformer
 
 import sparsegp
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, SparseGPRegressor, serving
+from sparsegp.data.open import OpeningOptions
 from sparsegp.errors import FingerprintError, InputError
-from sparsegp.estimators.fit_options import FitOptions
-from sparsegp.estimators.opening import OpeningOptions
+from sparsegp.fit.posing import FitOptions
 
 LEVELS = {"red": 0.0, "green": 1.5, "blue": -1.0}
 

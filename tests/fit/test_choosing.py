@@ -1,42 +1,27 @@
 """approximation="auto" and n_inducing="auto"."""
 
+import warnings
 from copy import deepcopy
-from time import perf_counter, process_time
 
 import numpy as np
 import pytest
+import torch
 
-from problems import FEW_ROUNDS
-from sparsegp import InputError, SparseGPRegressor, load
+from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, load
 from sparsegp.cli import options as command_options
 from sparsegp.core import approximations
-from sparsegp.estimators.estimator import Estimator
-from sparsegp.estimators.fit_options import FitOptions
+from sparsegp.core.block import Block, MemoryRows
 from sparsegp.fit import auto, kept
-from sparsegp.fit.auto import AutoOptions, Question
-from sparsegp.fit.learning_options import LearningOptions
-from sparsegp.fit.problem import NoiseSpec, Problem, Start
+from sparsegp.fit.auto import Asked, AutoOptions, settled
+from sparsegp.fit.problem import Problem, Start
 from sparsegp.kernels import SquaredExponential
 
 pytestmark = pytest.mark.usefixtures("short_start")
 
-PLAIN = ("vfe", "fitc", "pic")
-LEARNS_NOISE = AutoOptions(
-    small_candidates=("exact", "heteroscedastic exact"),
-    candidates=("vfe", "pic", "heteroscedastic pic"),
-    budget_fraction=0.45,
-    trial_seconds=12.0,
-)
-
 
 @pytest.fixture
 def quick(options):
-    options(auto={"exact_rows": 50, "trial_seconds": 0.5, "trial_rows": 300})
-
-
-@pytest.fixture
-def plain_candidates(options):
-    options(auto={"candidates": PLAIN})
+    options(auto={"exact_rows": 50})
 
 
 def waves(n=400, columns=1):
@@ -51,15 +36,16 @@ def waves(n=400, columns=1):
     ids=["rows", "inducing", "own"],
 )
 def test_blocks_of_pic_are_large_unless_their_number_is_given(n_blocks, n_inducing, expected):
-    kernel = SquaredExponential(1.0, [1.0])
-    problem = Problem(
-        approximations.get("vfe"), Start(kernel, 0.1), "kmeans", 32, np.random.default_rng(0), n_blocks=n_blocks
-    )
-    question = Question(
-        problem, "auto", n_inducing, NoiseSpec(kernel, 5), False, False, 0.5, None, AutoOptions(), perf_counter
-    )
-    assert auto.candidate(question, "pic", n_inducing, 16_000).n_blocks == expected
-    assert auto.candidate(question, "vfe", n_inducing, 16_000).n_blocks == n_blocks
+    start = Start(SquaredExponential(1.0, [1.0]), 0.1)
+    problem = Problem(approximations.get("vfe"), start, "kmeans", 32, np.random.default_rng(0), n_blocks=n_blocks)
+    X, y = waves(16_000)
+    rows = MemoryRows(Block(torch.from_numpy(X), torch.from_numpy(y)))
+
+    def blocks_of(approximation):
+        return settled(problem, Asked(approximation, 0.5, n_inducing, None), rows, AutoOptions())[0].n_blocks
+
+    assert blocks_of("auto") == expected
+    assert blocks_of("vfe") == n_blocks
 
 
 def test_few_rows_are_fitted_exactly():
@@ -91,31 +77,29 @@ def _in_steps(X, y):
 
 
 @pytest.mark.parametrize("fitted", [_by_batches, _in_steps])
-def test_where_no_trials_are_held_auto_is_vfe(fitted):
+def test_batches_and_steps_are_summed_up(fitted):
     X, y = waves(120)
     gp = fitted(X, y)
     assert gp.get_params()["approximation"] == "auto"
     assert (gp.model_.approx.name, gp.info_["choice"]["approximation"]) == ("vfe", "vfe")
-    assert "untried" in gp.info_["choice"]["reason"]
+    assert "steps" in gp.info_["choice"]["reason"]
     assert gp.partial_fit(X + 0.01, y).n_samples_seen_ == 240
 
 
-def test_rows_that_are_too_many_for_memory_are_tried_on_a_sample(quick, plain_candidates, options):
+def test_rows_that_are_too_many_for_memory_have_blocks(options):
     options(opening={"most_entries": 300})
     X, y = waves()
     gp = SparseGPRegressor(n_inducing=12, optimizer=None, random_state=0).fit(X, y)
-    choice = gp.info_["choice"]
-    assert [trial["approximation"] for trial in choice["trials"]] == list(PLAIN)
-    assert all(trial["n_rows"] == 240 for trial in choice["trials"])  # 60 of the 300 are held out
+    assert gp.info_["choice"]["approximation"] == "pic"
     assert gp.n_samples_seen_ == 400
     assert gp.info_["passes"] >= 2
 
 
-def test_an_iterable_that_fits_into_memory_is_tried(quick, plain_candidates):
+def test_an_iterable_that_fits_into_memory_is_as_good_as_an_array():
     X, y = waves()
     batches = [(X[:250], y[:250]), (X[250:], y[250:])]
     gp = SparseGPRegressor(n_inducing=12, optimizer=None, random_state=0).fit(lambda: iter(batches))
-    assert [trial["approximation"] for trial in gp.info_["choice"]["trials"]] == ["vfe", "fitc", "pic"]
+    assert gp.info_["choice"]["approximation"] == "exact"
     assert gp.n_samples_seen_ == 400
 
 
@@ -144,23 +128,18 @@ def test_a_block_that_grows_without_end_is_refused(monkeypatch):
     assert gp.partial_fit(X[:20], y[:20]).n_samples_seen_ == 100
 
 
-@pytest.mark.usefixtures("quick", "plain_candidates", "brief_learning")
-def test_the_best_of_the_held_out_densities_is_taken():
+@pytest.mark.usefixtures("quick", "brief_learning")
+def test_what_is_chosen_is_what_the_name_gives():
     X, y = waves()
     model = SparseGPRegressor(approximation="auto", n_inducing=15, random_state=0).fit(X, y)
     choice = model.info_["choice"]
-    assert [trial["approximation"] for trial in choice["trials"]] == list(PLAIN)
-    best = next(trial for trial in choice["trials"] if trial["approximation"] == choice["approximation"])
-    assert best["nlpd"] < min(trial["nlpd"] for trial in choice["trials"]) + 0.1
-    assert best["approximation"] in choice["reason"]
-    settings = {"approximation": best["approximation"], "n_inducing": 15, "random_state": 0}
-    settings |= {"n_blocks": 1} if best["approximation"] == "pic" else {}  # half of the rows of a block
-    chosen = SparseGPRegressor(**settings).fit(X, y)
-    np.testing.assert_allclose(model.predict(X), chosen.predict(X), rtol=1e-6, atol=1e-8)
+    assert choice == {"approximation": "pic", "n_inducing": 15, "reason": choice["reason"]}
+    named = SparseGPRegressor(approximation="pic", n_inducing=15, n_blocks=1, random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), named.predict(X), rtol=1e-6, atol=1e-8)
     assert model.approximation == "auto"
 
 
-@pytest.mark.usefixtures("quick", "plain_candidates")
+@pytest.mark.usefixtures("quick")
 def test_a_chosen_model_is_saved_updated_and_predicts_by_name(tmp_path):
     pandas = pytest.importorskip("pandas")
     X, y = waves(200, columns=2)
@@ -181,11 +160,10 @@ def test_the_number_of_inducing_inputs_follows_rows_and_budget():
     assert 32 <= chosen(10**6, 5.0) < chosen(10**6, 60.0) <= 512
 
 
-def test_only_the_number_of_inducing_inputs_is_chosen_when_the_row_is_named():
+def test_only_the_number_of_inducing_inputs_is_chosen_when_the_approximation_is_named():
     X, y = waves(200)
     model = SparseGPRegressor(approximation="vfe", n_inducing="auto", random_state=0).fit(X, y)
     assert len(model.inducing_) == 32
-    assert model.info_["choice"]["trials"] == ()
     assert "32 inducing inputs" in model.info_["choice"]["reason"]
 
 
@@ -195,13 +173,12 @@ def test_labels_of_blocks_need_a_named_approximation():
         SparseGPRegressor(approximation="auto").fit(X, y, blocks=np.zeros(60, int))
 
 
-@pytest.mark.usefixtures("quick", "plain_candidates")
-def test_a_budget_covers_the_trials_too():
+@pytest.mark.usefixtures("quick")
+def test_a_chosen_model_keeps_the_whole_budget():
     X, y = waves()
     model = SparseGPRegressor(approximation="auto", n_inducing="auto", time_budget=4.0, random_state=0).fit(X, y)
-    spent = sum(trial["seconds"] for trial in model.info_["choice"]["trials"])
-    assert model.info_["budget"]["asked"] <= 4.0
-    assert model.info_["seconds"] >= spent
+    assert model.info_["budget"]["asked"] == 4.0
+    assert model.info_["budget"]["fraction"] == 1.0
 
 
 def test_the_command_line_takes_auto_or_a_number():
@@ -220,10 +197,11 @@ def noisy_waves(n=500, seed=3):
 
 @pytest.fixture(scope="module")
 def chosen_noise():
-    with pytest.MonkeyPatch.context() as patch:
-        given = FitOptions(auto=LEARNS_NOISE, clock=process_time, learning=LearningOptions(rounds=FEW_ROUNDS))
-        patch.setattr(Estimator, "fit_options", given)
-        return SparseGPRegressor(approximation="auto", kernel="se", random_state=0).fit(*noisy_waves(300))
+    """As files of older versions have it: there, "auto" could choose a model that learns the noise."""
+    learned = HeteroscedasticGPRegressor(kernel="se", approximation="exact", n_noise_inducing=32, random_state=0)
+    model = SparseGPRegressor(approximation="auto", kernel="se", random_state=0)
+    model.assign(learned.fit(*noisy_waves(300)).fitted_)
+    return model
 
 
 @pytest.fixture
@@ -231,10 +209,7 @@ def noisy_model(chosen_noise):
     return deepcopy(chosen_noise)
 
 
-def test_noise_that_varies_is_chosen_where_it_predicts_better(noisy_model):
-    choice = noisy_model.info_["choice"]
-    assert choice["approximation"] == "heteroscedastic exact"
-    assert [trial["approximation"] for trial in choice["trials"]] == ["exact", "heteroscedastic exact"]
+def test_a_chosen_model_with_learned_noise_follows_the_noise(noisy_model):
     X = np.array([[0.5], [9.5]])
     _, _, aleatoric = noisy_model.predict_components(X)
     assert aleatoric[1] > 3 * aleatoric[0]
@@ -274,17 +249,6 @@ def test_known_noise_is_not_learned():
     assert model.info_["choice"]["approximation"] == "exact"
 
 
-@pytest.mark.usefixtures("quick")
-def test_learned_noise_must_fit_into_the_budget(options):
-    options(auto={"inference_margin": 1e6, "candidates": LEARNS_NOISE.candidates})
-    X, y = noisy_waves(400)
-    model = SparseGPRegressor(approximation="auto", n_inducing=15, time_budget=8.0, random_state=0).fit(X, y)
-    *_, noisy = model.info_["choice"]["trials"]
-    assert "all rows would take" in noisy["error"]
-    assert "all rows would take" in model.info_["choice"]["reason"]
-    assert not model.info_["choice"]["approximation"].startswith(auto.LEARNED_NOISE)
-
-
 class Told:
     """A callback of scikit-learn that asks to stop at a step, or presses Ctrl-C there."""
 
@@ -307,36 +271,18 @@ class Told:
 
 @pytest.mark.parametrize("press", [False, True], ids=["callback", "Ctrl-C"])
 @pytest.mark.parametrize("budget", [None, 30.0])
-def test_a_fit_stopped_during_the_trials_is_the_best_trial(quick, plain_candidates, options, press, budget):
-    options(auto={"trial_seconds": 60.0})
-    X, y = waves()
-    model = SparseGPRegressor(n_inducing=15, time_budget=budget, random_state=0)
-    with pytest.warns(UserWarning, match="interrupted: the model is of 300 rows"):
-        model.set_callbacks(told := Told(3, press)).fit(X, y)
-    assert told.steps <= 4
-    assert model.n_samples_seen_ == 300
-    assert model.info_["budget"]["fraction"] == 0.75
-    assert model.info_["choice"]["reason"].startswith("stopped during the trials: vfe")
-    assert len(model.info_["choice"]["trials"]) == 1
-    assert np.isfinite(model.predict(X)).all()
-
-
-def test_a_chosen_fit_can_be_stopped_after_the_trials(quick, plain_candidates, options, monkeypatch):
-    options(auto={"trial_seconds": 60.0})
-    steps, choose = {}, auto.choose
-    for name, at in (("whole", np.inf), ("stopped", None)):
-        told = Told(steps.get("trials", 0) + 2 if at is None else at)
-
-        def counted(*given, told=told):
-            choice = choose(*given)
-            steps["trials"] = told.steps
-            return choice
-
-        monkeypatch.setattr(auto, "choose", counted)
-        model = SparseGPRegressor(n_inducing=5, random_state=0).set_callbacks(told).fit(*waves())
-        steps[name] = told.steps
-    assert steps["trials"] < steps["stopped"] < steps["whole"]
+@pytest.mark.usefixtures("quick")
+def test_a_chosen_fit_can_be_stopped(press, budget):
+    steps = {}
+    for name, at in (("whole", np.inf), ("stopped", 3)):
+        told = Told(at, press and at == 3)
+        model = SparseGPRegressor(n_inducing=5, time_budget=budget, random_state=0).set_callbacks(told)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that the fit was interrupted
+            steps[name] = model.fit(*waves()) and told.steps
+    assert steps["stopped"] < steps["whole"]
     assert model.n_samples_seen_ == 400
+    assert np.isfinite(model.predict(waves()[0])).all()
 
 
 @pytest.mark.parametrize(
@@ -351,32 +297,33 @@ def test_a_chosen_fit_can_be_stopped_after_the_trials(quick, plain_candidates, o
     ],
     ids=str,
 )
-def test_wrong_parameters_are_refused_before_the_trials(quick, monkeypatch, wrong):
-    monkeypatch.setattr(auto, "choose", None)
+def test_wrong_parameters_are_refused_before_anything_is_chosen(monkeypatch, wrong):
+    monkeypatch.setattr(auto, "settled", None)
     with pytest.raises(InputError, match=repr(next(iter(wrong.values())))):
         SparseGPRegressor(**wrong).fit(*waves())
 
 
-def test_a_chosen_model_with_learned_noise_reports_its_budget(options):
-    options(auto={"small_candidates": LEARNS_NOISE.small_candidates, "trial_seconds": 60.0})
-    model = SparseGPRegressor(time_budget=600.0, random_state=0).fit(*noisy_waves(300))
-    assert model.info_["choice"]["approximation"] == "heteroscedastic exact"
-    budget = model.info_["budget"]
-    assert (budget["asked"], budget["fraction"], budget["rows_seen"]) == (600.0, 1.0, 300)
-    assert budget["reason"] == "all rows were visited"
-
-
-def test_rows_without_weight_play_no_part_in_the_trials(quick, plain_candidates):
+def test_rows_without_weight_play_no_part_in_the_choice(quick):
     X, y = waves()
     weight = np.zeros(400)
-    weight[:60] = 1.0
+    weight[:40] = 1.0
     model = SparseGPRegressor(n_inducing=10, random_state=0).fit(X, y, sample_weight=weight)
-    assert all(trial["n_rows"] == 48 for trial in model.info_["choice"]["trials"])
+    assert model.info_["choice"]["approximation"] == "exact"
+    assert "40 rows" in model.info_["choice"]["reason"]
 
 
 def test_an_optimizer_by_points_leaves_the_exact_models_out():
     model = SparseGPRegressor(optimizer="srgp", n_inducing=10, time_budget=10.0, random_state=0).fit(*waves(60))
     assert model.info_["choice"]["approximation"] == "vfe"
+    assert "srgp" in model.info_["choice"]["reason"]
+
+
+def test_inducing_inputs_that_are_given_are_used():
+    X, y = waves(60)
+    model = SparseGPRegressor(inducing=X[::6], optimizer=None, random_state=0).fit(X, y)
+    assert model.info_["choice"]["approximation"] == "pic"
+    assert "inducing inputs" in model.info_["choice"]["reason"]
+    assert len(model.inducing_) == 10
 
 
 def test_the_size_is_chosen_in_steps_too():

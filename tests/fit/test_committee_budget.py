@@ -15,8 +15,8 @@ from sparsegp.committee.experts import Recipe
 from sparsegp.core import approximations, reasons
 from sparsegp.core.block import Block
 from sparsegp.core.reasons import OUT_OF_TIME
-from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.fit.learned_noise import ALL_ROWS
+from sparsegp.fit.posing import FitOptions
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.trace import Deadline
 from sparsegp.parallel import Threads

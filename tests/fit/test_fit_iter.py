@@ -13,7 +13,7 @@ from sparsegp.core import approximations
 from sparsegp.core.posterior import InducingPosterior, log_evidence
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.reasons import INTERRUPTED
-from sparsegp.fit import pipeline
+from sparsegp.fit import kernel_choice, pipeline
 from sparsegp.infer import anytime_run, batch
 from sparsegp.learn import trace
 from sparsegp.parallel import stepwise
@@ -69,6 +69,18 @@ def test_watching_does_not_change_what_is_learned(approximation, inference):
     gp, expected = last[0], SparseGPRegressor(**settings).fit(X, y)
     np.testing.assert_allclose(gp.predict(X), expected.predict(X), rtol=1e-6, atol=1e-8)
     assert gp.noise_var_ == pytest.approx(expected.noise_var_, rel=1e-6)
+
+
+def test_the_first_model_does_not_wait_for_the_choice_of_the_kernel(monkeypatch):
+    X, y = wave(600)
+    choices = spy(monkeypatch, kernel_choice, "chosen_kernel", lambda *arguments: arguments[1])
+    models = SparseGPRegressor(approximation="vfe", n_inducing=15, random_state=0).fit_iter(X, y)
+    next(models)
+    assert choices == []
+    *_, last = models
+    assert len(choices) == 1
+    unwatched = SparseGPRegressor(approximation="vfe", n_inducing=15, random_state=0).fit(X, y)
+    assert type(last.model.kernel) is type(unwatched.kernel_)
 
 
 def watched_model(settings, X, y, **given):

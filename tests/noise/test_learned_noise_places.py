@@ -17,7 +17,7 @@ from problems import Problem, agree, get_row, random_problem, with_weights
 from sparsegp import HeteroscedasticGPRegressor, InputError, kernels
 from sparsegp.core.block import BlockStore, MemoryRows, Rows
 from sparsegp.core.local import LocalPosterior
-from sparsegp.data import DiskRows, SourceRows
+from sparsegp.data.rows import DiskRows, SourceRows
 from sparsegp.fit import learned_noise
 from sparsegp.fit.scaling import Scaling
 from sparsegp.learn.hyperparameters import Limits

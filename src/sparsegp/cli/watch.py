@@ -69,7 +69,7 @@ def _quit(number: int, frame: Any) -> None:
 
 def _described(step: int, facts: Mapping[str, Any]) -> str:
     evidence, rows = facts["log_evidence_per_row"], facts["n_rows"]
-    return f"{facts.get('stage') or 'learning'}: step {step}, {rows:,} rows, log evidence per row {evidence:.4f}"
+    return f"learning: step {step}, {rows:,} rows, log evidence per row {evidence:.4f}"
 
 
 def _plain(text: str) -> str:

@@ -9,28 +9,38 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from sparsegp.errors import InputError, MissingPackageError, SparseGPError
 
+NEEDS_DASK = "Working on a cluster needs Dask: pip install 'sparsegp[dask]'."
 ANSWER_SECONDS = 6.0
 LOOK_SECONDS = 2.0
 PATIENCE_SECONDS = 60.0
 
 
-def dask_package(name: str) -> Any:
-    """`dask` or `distributed`, which only this subpackage needs."""
+def dask_package() -> Any:
+    """`dask`, which only this subpackage needs, with its arrays."""
     try:
-        return import_module(name)
+        import dask.array
     except ImportError as error:
-        raise MissingPackageError("Working on a cluster needs Dask: pip install 'sparsegp[dask]'.") from error
+        raise MissingPackageError(NEEDS_DASK) from error
+    return dask
+
+
+def distributed_package() -> Any:
+    """`distributed`, the workers and the scheduler of Dask."""
+    try:
+        import distributed
+    except ImportError as error:
+        raise MissingPackageError(NEEDS_DASK) from error
+    return distributed
 
 
 @contextmanager
 def connected(cluster: Any) -> Iterator[Any]:
     """A client of a scheduler address, a Dask cluster or a client; one that was made here is closed at the end."""
-    distributed = dask_package("distributed")
+    distributed = distributed_package()
     if isinstance(cluster, distributed.Client):
         yield _synchronous(cluster)
         return
@@ -44,7 +54,7 @@ def connected(cluster: Any) -> Iterator[Any]:
 
 def _require_greeting(address: str) -> None:
     """Dask waits for the scheduler's first word for ever; this does not."""
-    distributed = dask_package("distributed")
+    distributed = distributed_package()
 
     async def greet() -> None:
         arguments = distributed.Security().get_connection_args("client")
@@ -162,21 +172,21 @@ def gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
 @contextmanager
 def losses_explained() -> Iterator[None]:
     """Within, errors of the cluster itself are ours, and say what to do."""
-    dask = dask_package("distributed")
+    distributed = distributed_package()
     try:
         yield
-    except dask.scheduler.KilledWorker as error:
+    except distributed.scheduler.KilledWorker as error:
         raise SparseGPError(
             f"Every worker that tried a piece of the work died of it: {error}. Most often the memory of a worker is "
             "too small for its share of the rows: use more workers, or larger ones."
         ) from error
-    except (CancelledError, dask.comm.CommClosedError, _closed_client()) as error:
+    except (CancelledError, distributed.comm.CommClosedError, _closed_client()) as error:
         raise SparseGPError(f"The connection to the Dask scheduler was lost: {error!r}. {_AGAIN}") from error
 
 
 def _closed_client() -> type[Exception]:
     """What Dask raises for a client that gave its scheduler up; older versions have no name for it."""
-    return getattr(dask_package("distributed").client, "ClosedClientError", CancelledError)
+    return getattr(distributed_package().client, "ClosedClientError", CancelledError)
 
 
 _AGAIN = "Start the cluster again and call fit with the same checkpoint= to go on from where it was."

@@ -13,7 +13,7 @@ from sparsegp import linalg
 from sparsegp.cluster.client import (
     Traffic,
     connected,
-    dask_package,
+    distributed_package,
     gathered,
     keep_freed_memory,
     submit,
@@ -206,7 +206,7 @@ def _called(item: Any, own: Sequence[Any], fn: Callable[..., Any], broadcast: Se
 
 
 def _own_threads() -> int:
-    return int(dask_package("distributed").get_worker().state.nthreads)
+    return int(distributed_package().get_worker().state.nthreads)
 
 
 def all_threads() -> AbstractContextManager[None]:

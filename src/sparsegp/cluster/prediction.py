@@ -22,16 +22,16 @@ Ask = Callable[[Predictive], tuple[NDArray[np.float64], ...]]
 
 def lazy_predictions(estimator: Any, X: Any, latent: bool, n_columns: int, ask: Ask) -> Any:
     """Answers of the estimator's forecast of a dask DataFrame or Array, as a dask array with its partitions."""
-    dask = dask_package("dask")
+    dask = dask_package()
     # one task with the model, however many partitions there are
     model = dask.delayed(estimator, traverse=False)
     parts = [
-        dask_package("dask.array").from_delayed(
+        dask.array.from_delayed(
             dask.delayed(predicted)(model, part, latent, n_columns, ask), (n_rows, n_columns), np.float64
         )
         for part, n_rows in _partitions(X)
     ]
-    return dask_package("dask.array").concatenate(parts, axis=0)
+    return dask.array.concatenate(parts, axis=0)
 
 
 def predicted(model: Any, part: Any, latent: bool, n_columns: int, ask: Ask) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from sparsegp.cluster.client import READING_RETRIES, dask_package, gathered, los
 from sparsegp.cluster.dask_rows import DaskRows
 from sparsegp.cluster.executor import DaskExecutor, all_threads
 from sparsegp.core.block import Block, MemoryRows, Sum
-from sparsegp.data import Scaling, Scan, SourceRows, scan, to_block
+from sparsegp.data import Scan, scan
 from sparsegp.data.arrays import ArraySource
 from sparsegp.data.batches import Batch, Source
 from sparsegp.data.columns import Columns
@@ -34,6 +34,7 @@ from sparsegp.data.encoding import Encoding
 from sparsegp.data.files import FileSource
 from sparsegp.data.iterables import DaskArraySource, DaskFrameSource
 from sparsegp.data.layout import FeatureLayout
+from sparsegp.data.rows import Scaling, SourceRows, to_block
 from sparsegp.data.scan import (
     SAMPLE_ROWS,
     MissingInputError,
@@ -109,7 +110,7 @@ def partitions_of(source: DaskFrameSource | DaskArraySource) -> list[Any]:
         return list(source.frame.to_delayed())
     columns = (source.X.rechunk({1: -1}), source.y, source.noise_var, source.weight)
     parts = [None if values is None else values.to_delayed().ravel() for values in columns]
-    together = dask_package("dask").delayed(list)
+    together = dask_package().delayed(list)
     return [together([None if part is None else part[k] for part in parts]) for k in range(source.X.numblocks[0])]
 
 

@@ -224,16 +224,28 @@ def left_out_of_exact(posterior: ExactPosterior, block: Block, noise_var: Tensor
     _, _, single = row_noise(block, noise_var)
     places, y = _places(posterior, block, noise_var), block.y.to(torch.float64)
     mean, f_var = torch.empty_like(y), torch.empty_like(y)
-    precision = posterior.precision().diagonal()
-    prior_var = posterior.kernel.diagonal(posterior.X)
-    var = precision.reciprocal() - (posterior.diagonal - prior_var)
-    mean[places] = y[places] - posterior.alpha / precision
-    f_var[places] = torch.maximum(var, SMALLEST_VARIANCE * prior_var)
+    mean[places], f_var[places] = _own_left_out(posterior, y[places])
     held = torch.zeros(len(y), dtype=torch.bool)
     held[places] = True
     if not bool(held.all()):
         mean[~held], f_var[~held] = posterior.marginals(block.X[~held])
     return LeftOut(mean, f_var, single, y), held
+
+
+@torch.no_grad()
+def left_out_within(posterior: ExactPosterior, block: Block, noise_var: Tensor) -> LeftOut:
+    """The same where the posterior rests on exactly these rows, in this order."""
+    _, _, single = row_noise(block, noise_var)
+    y = block.y.to(torch.float64)
+    return LeftOut(*_own_left_out(posterior, y), single, y)
+
+
+def _own_left_out(posterior: ExactPosterior, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of f at the rows of the posterior, whose targets are y."""
+    precision = posterior.precision().diagonal()
+    prior_var = posterior.kernel.diagonal(posterior.X)
+    var = precision.reciprocal() - (posterior.diagonal - prior_var)
+    return y - posterior.alpha / precision, torch.maximum(var, SMALLEST_VARIANCE * prior_var)
 
 
 def _places(posterior: ExactPosterior, block: Block, noise_var: Tensor) -> Tensor:

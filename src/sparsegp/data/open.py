@@ -1,11 +1,13 @@
 """One door for every kind of data: `open_source`."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sparsegp import memory
 from sparsegp.data.arrays import ArraySource
 from sparsegp.data.batches import Source
 from sparsegp.data.columns import Roles
@@ -13,6 +15,22 @@ from sparsegp.data.files import Files
 from sparsegp.data.iterables import DaskArraySource, DaskFrameSource, IterableSource, reader_of, spool
 from sparsegp.data.tables import TableSource, is_series, is_table, library_of
 from sparsegp.errors import InputError
+
+
+@dataclass(frozen=True)
+class OpeningOptions:
+    """`most_entries`: numbers in X beyond which rows stay where they are, 128 MB as float64, two million rows of eight
+    columns; fewer where there is no room for `copies` of them. `scan_fraction`: of a time budget, after which the scan
+    ends and the rows read so far must do; `survey_fraction`: of that, after which columns have been looked at."""
+
+    most_entries: int = 2**24
+    scan_fraction: float = 0.3
+    survey_fraction: float = 0.4
+    copies: int = 8
+
+    def within_memory(self) -> "OpeningOptions":
+        room = int(memory.available_bytes() / (8 * self.copies))
+        return replace(self, most_entries=max(1, min(self.most_entries, room)))
 
 
 def open_source(

@@ -174,7 +174,7 @@ class ColumnFacts:
             return replace(start, n_missing=len(column), families=start.families if len(column) else frozenset())
         if kind == TEXT_TYPE or pa.types.is_dictionary(column.type) or asked in (AS_CATEGORY,) or _is_order(asked):
             return start._with_levels(column)
-        return start._with_numbers(column, kind)
+        return start.with_numbers(column, kind)
 
     def _with_levels(self, column: Any) -> "ColumnFacts":
         found = LevelCounts.of(column)
@@ -186,7 +186,7 @@ class ColumnFacts:
             found = LevelCounts(None, None)
         return replace(self, n_missing=n_missing, levels=found, order=order)
 
-    def _with_numbers(self, column: Any, kind: str) -> "ColumnFacts":
+    def with_numbers(self, column: Any, kind: str) -> "ColumnFacts":
         zones: frozenset[str | None] = frozenset()
         if kind == DATE_TYPE:
             found = timestamps(column, self.name)
@@ -244,14 +244,14 @@ class ColumnFacts:
             if self.levels is None:
                 return self
             if self.levels.values is not None and are_numbers(self.levels.values):
-                return self._as_numbers()
+                return self.as_numbers()
         words = " and ".join(sorted(here)), " and ".join(sorted(there))
         raise InputError(
             f"Column {self.name!r} is {words[0]} in one part of the data and {words[1]} in another. Convert one of "
             f"them, or say what it is: columns={{{self.name!r}: 'category'}}, or 'ignore'."
         )
 
-    def _as_numbers(self) -> "ColumnFacts":
+    def as_numbers(self) -> "ColumnFacts":
         """The same of numbers that are written as text."""
         assert self.levels is not None
         every, counts = numbers(self.levels.values, self.name), self.levels.counts.to_numpy()
@@ -345,7 +345,7 @@ def _text(facts: ColumnFacts, asked: str | None, options: SurveyOptions) -> Code
     if facts.order is not None and asked is None:
         return _ordered(facts, facts.order)
     if asked == AS_NUMBER or (asked is None and is_text and are_numbers(values)):
-        return _code(facts._as_numbers(), None, options)
+        return _code(facts.as_numbers(), None, options)
     if asked == AS_DATE or (asked is None and is_text and are_dates(values)):
         return _date(_date_facts(facts), asked, options)
     found = _category(facts, options, found=True)
@@ -381,7 +381,7 @@ def _date_facts(facts: ColumnFacts) -> ColumnFacts:
     assert facts.levels is not None
     found = timestamps(facts.levels.values, facts.name)
     counts = facts.levels.counts.filter(pc.is_valid(found)).to_numpy()
-    own = ColumnFacts(facts.name, frozenset({DATE_TYPE}))._with_numbers(found.drop_null(), DATE_TYPE)
+    own = ColumnFacts(facts.name, frozenset({DATE_TYPE})).with_numbers(found.drop_null(), DATE_TYPE)
     mean = float(np.average(found.drop_null().cast(pa.int64()).to_numpy() / DAY_US, weights=counts))
     return replace(own, n_rows=facts.n_rows, n_missing=facts.n_rows - int(counts.sum()), mean=mean)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,19 +13,21 @@ PANEL_INCHES = (4.8, 3.6)
 MOST_POINTS = 2000
 
 
-def matplotlib_module(name: str = "pyplot") -> Any:
-    """A module of matplotlib, which is an optional dependency."""
+def matplotlib_package() -> Any:
+    """matplotlib, which is an optional dependency, with `figure` and `pyplot`."""
     try:
-        return import_module(f"matplotlib.{name}")
+        import matplotlib.figure
+        import matplotlib.pyplot
     except ImportError:
         raise MissingPackageError("Pictures need matplotlib: pip install 'sparsegp[plot]'.") from None
+    return matplotlib
 
 
 def panels(ax: Any, n_panels: int) -> tuple[Any, list[Any]]:
     """The figure and its axes: those given, or new ones side by side."""
     if ax is None:
         width, height = PANEL_INCHES
-        figure, axes = matplotlib_module().subplots(
+        figure, axes = matplotlib_package().pyplot.subplots(
             1, n_panels, figsize=(width * n_panels, height), layout="constrained", squeeze=False
         )
         return figure, list(axes[0])

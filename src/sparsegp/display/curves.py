@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -162,7 +162,7 @@ class AnytimeDisplay(Display):
     def pictures(self) -> tuple[str, ...]:
         """Names of the pictures that these fits allow."""
         known = [curve.scores.keys() for curve in self.curves.values()]
-        needs = {name: _NEEDS.get(name) for name in _PICTURES}
+        needs = {name: _NEEDS.get(name) for name in self._pictures}
         return tuple(name for name, need in needs.items() if need is None or all(need in scores for scores in known))
 
     def efficiency(self, name: str = "") -> tuple[Array, Array]:
@@ -201,12 +201,12 @@ class AnytimeDisplay(Display):
             The pictures themselves.
         """
         chosen = self.pictures if pictures is None else tuple(pictures)
-        unknown = [name for name in chosen if name not in _PICTURES]
+        unknown = [name for name in chosen if name not in self._pictures]
         if unknown or not chosen:
-            raise InputError(f"pictures must be some of {', '.join(map(repr, _PICTURES))}; got {list(chosen)!r}.")
+            raise InputError(f"pictures must be some of {', '.join(map(repr, self._pictures))}; got {list(chosen)!r}.")
         self.figure_, self.ax_ = panels(ax, len(chosen))
         for axes, name in zip(self.ax_, chosen, strict=True):
-            _PICTURES[name](self, axes)
+            self._pictures[name](self, axes)
         if len(self.curves) > 1:
             legend_above(self.ax_[0])
         return self
@@ -248,6 +248,15 @@ class AnytimeDisplay(Display):
         ax.axhline(1.0, color=GREY, lw=1, ls="--")
         self._lines(ax, self.efficiency, "time efficiency (times faster)", "predictive efficiency")
 
+    _pictures: ClassVar[Mapping[str, Callable[["AnytimeDisplay", Any], None]]] = {
+        "rmse-steps": _plot_rmse_by_step,
+        "rmse-seconds": _plot_rmse_by_second,
+        "nlpd-steps": _plot_nlpd_by_step,
+        "nlpd-seconds": _plot_nlpd_by_second,
+        "efficiency": _plot_efficiency,
+        "seconds-steps": _plot_seconds,
+    }
+
 
 def _full_models(
     curves: Mapping[str, Curve], full: tuple[float, float] | Mapping[str, tuple[float, float]] | None
@@ -262,14 +271,6 @@ def _full_models(
     return {name: (float(seconds), float(rmse)) for name, (seconds, rmse) in given.items()}
 
 
-_PICTURES: Mapping[str, Callable[[AnytimeDisplay, Any], None]] = {
-    "rmse-steps": AnytimeDisplay._plot_rmse_by_step,
-    "rmse-seconds": AnytimeDisplay._plot_rmse_by_second,
-    "nlpd-steps": AnytimeDisplay._plot_nlpd_by_step,
-    "nlpd-seconds": AnytimeDisplay._plot_nlpd_by_second,
-    "efficiency": AnytimeDisplay._plot_efficiency,
-    "seconds-steps": AnytimeDisplay._plot_seconds,
-}
 _NEEDS = {
     "rmse-steps": "rmse",
     "rmse-seconds": "rmse",

@@ -27,7 +27,7 @@ from sparsegp.fit.auto import is_auto
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committees import ExpertKind
 from sparsegp.fit.kernel_choice import LearnedNoise
-from sparsegp.fit.pipeline import Progress, steps
+from sparsegp.fit.pipeline import Progress, budget_report, steps
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.infer.drift import Innovations
@@ -398,9 +398,10 @@ class CommitteeGPRegressor(Estimator):
             noise = NoiseSpec(noise_kernel, self.n_noise_inducing, self.inducing)
             per_row = self.n_noise_inducing * committee.n_experts / len(data.block)
             judge = LearnedNoise(noise_kernel, per_row, self.fit_options.kernel_choice)
+        start, _ = self._begun(data, rng, noise_var=self.noise_var, judge=judge)
         return Problem(
             approx=kind.approx,
-            start=self._start(data, rng, noise_var=self.noise_var, judge=judge),
+            start=start,
             inducing=self.inducing,
             n_inducing=self.n_inducing,
             rng=rng,
@@ -484,5 +485,4 @@ def _report(last: Progress, budget: Budget) -> dict[str, Any]:
             "experts (n_experts=).",
             stacklevel=3,
         )
-    seen = {"rows_seen": last.rows_seen, "fraction": last.fraction, "reason": last.reason}
-    return {**info, "budget": {"asked": budget.asked, "used": used, **seen}}
+    return {**info, "budget": budget_report(budget, last.rows_seen, last.fraction, last.reason)}

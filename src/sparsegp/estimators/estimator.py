@@ -28,14 +28,14 @@ from sparsegp.core.drawn import Drawn
 from sparsegp.core.interleaved import Interleaved
 from sparsegp.core.left_out import LeftOut
 from sparsegp.core.predictive import Array, Joint, Predictive, require_numbers
-from sparsegp.core.trend import Trend, detrended
-from sparsegp.data import Batch, to_block
+from sparsegp.core.trend import Trend
+from sparsegp.data import Batch
 from sparsegp.data.completion import N_DRAWS, Completed
 from sparsegp.data.digest import RowDigest
+from sparsegp.data.rows import to_block
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks, records
 from sparsegp.estimators.diagnosis import JudgedEstimator
-from sparsegp.estimators.fit_options import FitOptions
 from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.judging import Diagnosis, Judged, diagnose
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
@@ -43,14 +43,12 @@ from sparsegp.estimators.opening import Given, Opened, is_dask, opened
 from sparsegp.estimators.progress import CallbackSupportMixin
 from sparsegp.estimators.summary import fitted_html
 from sparsegp.files import model_file
-from sparsegp.fit import kernel_choice
-from sparsegp.fit.auto import is_auto
 from sparsegp.fit.blocking import drop_weightless
+from sparsegp.fit.kernel_choice import Judge
 from sparsegp.fit.model import Model
+from sparsegp.fit.posing import AskedStart, FitOptions, begun
 from sparsegp.fit.problem import Start
 from sparsegp.fit.scaling import Scaling
-from sparsegp.fit.start import starting_point
-from sparsegp.fit.trends import trend_of
 from sparsegp.kernels import Kernel
 from sparsegp.parallel import one_torch_thread
 
@@ -121,41 +119,27 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """Number of rows behind the model, including rows of weight zero."""
         return self.fitted_.n_samples
 
-    def _start(
+    def _begun(
         self,
         data: Opened,
         rng: np.random.Generator,
         *,
         noise_var: float | None = None,
-        judge: kernel_choice.Judge | None = None,
-        trend: Trend | None = None,
-    ) -> Start:
-        """Where learning starts; `kernel="auto"` is chosen here, by the judge if there is one, from what a trend
-        leaves."""
-        kernel, options, local = self.kernel, self.fit_options.learning.start, None
+        trend: str | None = None,
+        judge: Judge | None = None,
+        later: bool = False,
+    ) -> tuple[Start, Trend | None]:
+        """Where learning starts, and the trend. `later`: the kernel is chosen once there is a first model."""
+        asked = AskedStart(
+            self.kernel, noise_var, trend, self.optimizer, self.normalize, self.time_budget, judge, later
+        )
+        return begun(asked, data.block, data.scaling, data.groups, rng, self.fit_options)
 
-        def start_of(kernel: Any, own: np.random.Generator, *, warns: bool = False) -> Start:
-            return starting_point(
-                kernel, noise_var, data.scaling, data.block, own, options, warns=warns, trend=trend, groups=data.groups
-            )
-
-        if is_auto(kernel):
-            choice = self.fit_options.kernel_choice
-            with linalg.flushed_denormals():
-                block = detrended(data.block, trend)
-                found = kernel_choice.chosen_kernel(
-                    start_of, self.optimizer, block, rng, self.time_budget, judge, choice
-                )
-            kernel, local = found.name, found.local
-        warns = self.normalize and self.optimizer is not None
-        return replace(start_of(kernel, rng, warns=warns), local=local)
-
-    def _trend(self, data: Opened, asked: str | None) -> Trend | None:
-        """The trend of f. What is given stays as given: where nothing is learned, or rows are not standardised, "auto"
-        adds nothing."""
-        if is_auto(asked) and (self.optimizer is None or not self.normalize):
-            return None
-        return trend_of(asked, data.block, self.fit_options.trend)
+    def _scaled_inducing(self, inducing: Any, data: Opened) -> Any:
+        """Inducing inputs that were given, in the scaling of the model; how to choose them, as it is."""
+        if isinstance(inducing, str):
+            return inducing
+        return data.scaling.inputs(checks.inducing_array(inducing, data.columns.layout.n_features))
 
     def _repr_html_inner(self) -> str:
         """In a notebook: what was chosen and its scores, above scikit-learn's own picture of the parameters."""
@@ -196,11 +180,6 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     @property
     def _is_fitted(self) -> bool:
         return hasattr(self, "fitted_")
-
-    @property
-    def _is_of_y(self) -> bool:
-        """Whether the model learned the targets as they are. One that is not fitted is refused later."""
-        return not self._is_fitted or self.scaling_.transform is None
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31))
@@ -396,6 +375,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         InputError
             If X cannot be used.
         """
+        if is_dask(X):
+            raise InputError(ROW_BY_ROW)
         given = checks.new_inputs(self, X)
         inputs = self._tensor(self.scaling_.inputs(given))
         memory.require(8.0 * JOINT_COPIES * len(inputs) ** 2, f"The covariance of {len(inputs):,} rows", FEWER_ROWS)
@@ -462,13 +443,6 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         >>> mean.round(1)
         array([0.8, 0.9])
         """
-        if is_dask(X):
-            if return_cov:
-                raise InputError(ROW_BY_ROW)
-            if not return_std:
-                return self._lazy(X, blocks, 1, lambda forecast: (forecast.mean,), latent)[:, 0]
-            table = self._lazy(X, blocks, 2, lambda forecast: (forecast.mean, forecast.std), latent)
-            return table[:, 0], table[:, 1]
         if return_std and return_cov:
             raise InputError(
                 "Ask for return_std or return_cov, not both: the std is the root of the covariance's diagonal."
@@ -476,15 +450,23 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if return_cov:
             joint = self.joint_forecast(X, latent, blocks)
             return joint.mean, joint.cov
-        if not return_std and (latent or self._is_of_y):
-            rows = self._new_rows(X)
-            if rows.is_complete:
-                return self._expected(rows.whole, blocks)
-            own, drawn = rows.labels(blocks)
-            whole = self._expected(rows.whole, own) if len(rows.whole) else np.empty(0)
-            return rows.pooled(whole, self._expected(rows.drawn, drawn))
+        if is_dask(X):
+            return self._lazy_moments(X, latent, blocks, with_std=return_std)
+        if not return_std:
+            return self._mean(X, latent, blocks)
         forecast = self.forecast(X, latent, blocks)
-        return (forecast.mean, forecast.std) if return_std else forecast.mean
+        return forecast.mean, forecast.std
+
+    def _mean(self, X: Any, latent: bool, blocks: ArrayLike | None) -> Array:
+        """Means alone, which need no variances where the target is learned as it is."""
+        if not latent and self._is_fitted and self.scaling_.transform is not None:
+            return self.forecast(X, latent, blocks).mean
+        rows = self._new_rows(X)
+        if rows.is_complete:
+            return self._expected(rows.whole, blocks)
+        own, drawn = rows.labels(blocks)
+        whole = self._expected(rows.whole, own) if len(rows.whole) else np.empty(0)
+        return rows.pooled(whole, self._expected(rows.drawn, drawn))
 
     def _expected(self, rows: Array, blocks: ArrayLike | None) -> Array:
         """Means at complete rows in the scaling of the model."""
@@ -667,6 +649,13 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         (2, 5)
         """
         return self.joint_forecast(X, latent, blocks).sample(n_samples, np.random.default_rng(random_state))
+
+    def _lazy_moments(self, X: Any, latent: bool, blocks: ArrayLike | None, *, with_std: bool) -> Any:
+        """Means of a dask collection, with or without standard deviations."""
+        if not with_std:
+            return self._lazy(X, blocks, 1, lambda forecast: (forecast.mean,), latent)[:, 0]
+        table = self._lazy(X, blocks, 2, lambda forecast: (forecast.mean, forecast.std), latent)
+        return table[:, 0], table[:, 1]
 
     def _lazy(
         self,

@@ -23,7 +23,7 @@ from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
 from sparsegp.fit.kernel_choice import LearnedNoise
 from sparsegp.fit.learned_noise import ALL_ROWS, INFERENCES
-from sparsegp.fit.pipeline import fit
+from sparsegp.fit.pipeline import budget_report, fit
 from sparsegp.fit.problem import NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.fit.trends import TRENDS
@@ -247,8 +247,7 @@ class HeteroscedasticGPRegressor(Estimator):
         info = {**info, "innovations": Innovations().summary(), "trend": trend, "seconds": budget.used}
         if budget.limited:
             fraction = data.n_given / max(data.n_all, 1) if data.was_cut else 1.0
-            seen = {"rows_seen": data.n_given, "fraction": fraction, "reason": ALL_ROWS}
-            info["budget"] = {"asked": budget.asked, "used": budget.used, **seen}
+            info["budget"] = budget_report(budget, data.n_given, fraction, ALL_ROWS)
         self.assign(Fitted(model, data.scaling, info, data.n_given, data.columns, given.target, digest=data.digest))
         return self
 
@@ -266,18 +265,18 @@ class HeteroscedasticGPRegressor(Estimator):
         noise = NoiseSpec(
             noise_kernel,
             self.n_noise_inducing,
-            self._scaled(self.noise_inducing, data),
+            self._scaled_inducing(self.noise_inducing, data),
             mean,
             self.inference,
             self.batch_size,
             self.n_steps,
         )
-        trend = self._trend(data, self.trend)
         judge = LearnedNoise(noise_kernel, self.n_noise_inducing / n_rows, self.fit_options.kernel_choice)
+        start, trend = self._begun(data, rng, trend=self.trend, judge=judge)
         return Problem(
             approx=approx,
-            start=self._start(data, rng, judge=judge, trend=trend),
-            inducing=self._scaled(self.inducing, data),
+            start=start,
+            inducing=self._scaled_inducing(self.inducing, data),
             n_inducing=1 if is_exact else self.n_inducing,
             rng=rng,
             n_blocks=1 if is_exact else self.n_blocks,
@@ -289,11 +288,6 @@ class HeteroscedasticGPRegressor(Estimator):
             learning=self.fit_options.learning,
             on_step=listener,
         )
-
-    def _scaled(self, inducing: Any, data: Opened) -> Any:
-        if isinstance(inducing, str):
-            return inducing
-        return data.scaling.inputs(checks.inducing_array(inducing, data.columns.layout.n_features))
 
     @memory.explained
     def partial_fit(

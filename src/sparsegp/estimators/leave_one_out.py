@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sparsegp.core.block import MemoryRows, Rows
 from sparsegp.core.left_out import LeftOut
 from sparsegp.core.predictive import Array, Gaussian
-from sparsegp.data import Batch, to_block
+from sparsegp.data import Batch
+from sparsegp.data.rows import to_block
 from sparsegp.estimators.opening import Given, Opened
 from sparsegp.fit.model import Model
 from sparsegp.fit.scaling import Scaling

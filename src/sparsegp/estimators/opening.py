@@ -21,21 +21,12 @@ from sparsegp.calibration.transform import TargetTransform, named
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import read_encoded_on
 from sparsegp.core.block import Block, MemoryRows, Rows
-from sparsegp.data import (
-    Batch,
-    FeatureLayout,
-    Scan,
-    Source,
-    SourceRows,
-    open_source,
-    read_encoded,
-    scan,
-    to_block,
-    with_encoding,
-)
+from sparsegp.data import Batch, FeatureLayout, Scan, Source, open_source, read_encoded, scan, with_encoding
 from sparsegp.data.completion import Completion
 from sparsegp.data.digest import RowDigest
 from sparsegp.data.encoded import needs_survey, surveyed
+from sparsegp.data.open import OpeningOptions
+from sparsegp.data.rows import SourceRows, to_block
 from sparsegp.data.scan import OnScale, as_they_are, say_without_target
 from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
@@ -48,22 +39,6 @@ from sparsegp.learn.trace import is_over
 
 HELD_COPIES = 3
 """Of rows in memory: as they come, in one piece, and in the scaling of the model."""
-
-
-@dataclass(frozen=True)
-class OpeningOptions:
-    """`most_entries`: numbers in X beyond which rows stay where they are, 128 MB as float64, two million rows of eight
-    columns; fewer where there is no room for `copies` of them. `scan_fraction`: of a time budget, after which the scan
-    ends and the rows read so far must do; `survey_fraction`: of that, after which columns have been looked at."""
-
-    most_entries: int = 2**24
-    scan_fraction: float = 0.3
-    survey_fraction: float = 0.4
-    copies: int = 8
-
-    def within_memory(self) -> "OpeningOptions":
-        room = int(memory.available_bytes() / (8 * self.copies))
-        return replace(self, most_entries=max(1, min(self.most_entries, room)))
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class StepListener:
             return False
         task = self.context.subcontext(task_name="learning step").call_on_fit_task_begin(estimator=self.estimator)
         evidence = step.objective / step.n_rows
-        metadata = {"log_evidence_per_row": evidence, "n_rows": step.n_rows, "stage": step.stage}
+        metadata = {"log_evidence_per_row": evidence, "n_rows": step.n_rows}
         return bool(task.call_on_fit_task_end(estimator=self.estimator, metadata=metadata))
 
     def _described(self, step: LearningStep) -> str:

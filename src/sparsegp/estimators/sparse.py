@@ -29,14 +29,13 @@ from sparsegp.estimators.opening import Given, Opened, cluster_of, is_dask, name
 from sparsegp.estimators.progress import Intention, StepListener, with_callbacks
 from sparsegp.files import schema
 from sparsegp.fit import auto
-from sparsegp.fit.auto import Choice, Question, is_auto
+from sparsegp.fit.auto import Asked, Choice, is_auto
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
 from sparsegp.fit.held_out import steps
 from sparsegp.fit.model import Model, RowSumOf
-from sparsegp.fit.pipeline import Progress
-from sparsegp.fit.problem import AUTO, CALIBRATIONS, CalibrationOptions, NoiseSpec, Problem
-from sparsegp.fit.start import starting_noise_kernel
+from sparsegp.fit.pipeline import Progress, budget_report
+from sparsegp.fit.problem import CALIBRATIONS, Problem
 from sparsegp.fit.trends import TRENDS
 from sparsegp.infer import anytime_run
 from sparsegp.infer.anytime import Reading
@@ -48,9 +47,6 @@ from sparsegp.learn.schedules import OPTIMIZERS
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 INFERENCES = ("exact", "anytime")
 READINGS = {"all": Reading.RATIO, "seen": Reading.SEEN}
-WITHOUT_TRIALS = "vfe"
-UNTRIED = f"{WITHOUT_TRIALS}, untried: rows that come in batches or steps are not held twice"
-NOISE_INDUCING = 128
 
 
 class SparseGPRegressor(Estimator):
@@ -282,20 +278,20 @@ class SparseGPRegressor(Estimator):
             If a covariance matrix is not positive definite.
         """
         given = Given(X, y, target, noise_var, sample_weight, blocks, named_cluster(client, cluster))
-        return self._fit(given, trials=True, checkpoint=checkpoint)
+        return self._fit(given, checkpoint=checkpoint)
 
-    def _fit(self, given: Given, *, trials: bool, checkpoint: str | Path | None = None) -> Self:
+    def _fit(self, given: Given, *, sums: bool = False, checkpoint: str | Path | None = None) -> Self:
         """The last model of the steps. Ctrl-C keeps the best model that there is."""
         budget = self._budget()
         fitted: Fitted | None = None
         progress: Progress | None = None
         try:
-            for found in self._models(given, budget, trials=trials, checkpoint=checkpoint):
+            for found in self._models(given, budget, sums=sums, checkpoint=checkpoint):
                 fitted, progress = found
         except KeyboardInterrupt:
             if fitted is None or progress is None:
                 raise
-            report = _budget_report(budget, replace(progress, reason=INTERRUPTED))
+            report = budget_report(budget, progress.rows_seen, progress.fraction, INTERRUPTED)
             fitted = replace(fitted, info={**fitted.info, "budget": report})
             warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=5)
         assert fitted is not None
@@ -359,7 +355,7 @@ class SparseGPRegressor(Estimator):
         given = Given(X, y, target, noise_var, sample_weight, blocks)
         _require_steps(self.check_parameters())
         budget = self._budget()
-        models = self._models(given, budget, trials=False, watched=True)
+        models = self._models(given, budget, sums=True, watched=True)
         first = next(models)
         held_out = None if validation is None else _held_out(validation, first[0].columns.n_features)
         return self._published(first, models, budget, held_out)
@@ -396,11 +392,14 @@ class SparseGPRegressor(Estimator):
         given: Given,
         budget: Budget,
         *,
-        trials: bool,
+        sums: bool,
         watched: bool = False,
         checkpoint: str | Path | None = None,
     ) -> Generator[tuple[Fitted, Progress]]:
-        """From the arguments to models, better and better: rows are opened, a problem is posed, chosen and solved."""
+        """From the arguments to models, better and better: rows are opened, a problem is posed and solved.
+
+        `sums`: rows come in batches or the fit goes in steps, for which "auto" has a sum over rows.
+        """
         approx = self.check_parameters()
         file = None if checkpoint is None else Checkpoint(Path(checkpoint))
         seed = self._seed() if file is None else file.seed(self._seed())
@@ -418,16 +417,13 @@ class SparseGPRegressor(Estimator):
                 like=self._like,
                 options=self.fit_options.opening,
             ) as data:
-                problem, choice = self._posed(data, approx, seed, budget, listener, trials=trials, watched=watched)
+                problem = self._problem(data, approx, np.random.default_rng(seed), listener, watched=watched)
+                problem, choice = auto.settled(problem, self._asked(sums=sums), data.rows, self.fit_options.auto)
                 if file is not None:
                     name = self._task_name(data)
                     problem = replace(problem, checkpoint=Resumption.of(file, name, seed))
-                if choice is not None and choice.stopped is not None:
-                    yield self._stopped(data, choice, budget)
-                    return
                 listener.intention = _intention(problem, len(data.rows), budget)
-                within = self._left_of(budget) if choice is not None else budget
-                models = steps(problem, data.rows, within)
+                models = steps(problem, data.rows, budget)
                 try:
                     while (progress := _next_model(models)) is not None:
                         fitted = self._fitted(data, progress, choice, budget, in_steps=in_steps)
@@ -439,40 +435,9 @@ class SparseGPRegressor(Estimator):
         finally:
             listener.close()
 
-    def _posed(
-        self,
-        data: Opened,
-        approx: Approximation,
-        seed: int,
-        budget: Budget,
-        listener: StepListener,
-        *,
-        trials: bool,
-        watched: bool,
-    ) -> tuple[Problem, Choice | None]:
-        """The problem to solve, after trials where something is left to choose."""
-        rng = np.random.default_rng(seed)
-        problem = self._problem(data, approx, rng, listener, watched=watched)
-        question = self._question(data, problem, seed)
-        if not question.is_open:
-            return problem, None
-        if not trials:
-            question = replace(question, approximation=self.approximation_without_trials)
-        if data.labels is not None and trials and is_auto(self.approximation):
-            raise InputError("blocks= goes with approximation='pitc', 'pic' or 'block-pep', not with 'auto'.")
-        n_rows = len(data.rows)
-        with linalg.flushed_denormals():
-            choice = auto.choose(question, data.rows, data.scaling)
-        if is_auto(self.approximation) and not trials:
-            choice = replace(choice, reason=UNTRIED)
-        return auto.candidate(question, choice.approximation, choice.n_inducing, n_rows), choice
-
     def _problem(
         self, data: Opened, approx: Approximation, rng: np.random.Generator, listener: StepListener, *, watched: bool
     ) -> Problem:
-        inducing = self.inducing
-        if not isinstance(inducing, str):
-            inducing = data.scaling.inputs(checks.inducing_array(inducing, data.columns.layout.n_features))
         options = replace(
             self.fit_options.steps,
             exact_pass=self.inference == "exact",
@@ -480,11 +445,11 @@ class SparseGPRegressor(Estimator):
             stop_error=self.stop_error,
             watched=watched,
         )
-        trend = self._trend(data, self.trend)
+        start, trend = self._begun(data, rng, noise_var=self.noise_var, trend=self.trend, later=watched)
         return Problem(
             approx=approx,
-            start=self._start(data, rng, noise_var=self.noise_var, trend=trend),
-            inducing=inducing,
+            start=start,
+            inducing=self._scaled_inducing(self.inducing, data),
             n_inducing=self.fit_options.auto.fewest_inducing if is_auto(self.n_inducing) else self.n_inducing,
             rng=rng,
             n_blocks=self.n_blocks,
@@ -497,30 +462,17 @@ class SparseGPRegressor(Estimator):
             steps=options,
             learning=self.fit_options.learning,
             on_step=listener,
-            calibration=self._calibration_options(data),
+            calibration=self.fit_options.calibration_of(self.calibration, self.optimizer, data.rows),
         )
 
-    def _calibration_options(self, data: Opened) -> CalibrationOptions | None:
-        """Noise that is known, and hyper-parameters that are not learned, are those of the user: "auto" trusts them."""
-        trusts = self.optimizer is None or data.rows.least_noise_var is not None
-        if self.calibration is None or (trusts and self.calibration == AUTO):
-            return None
-        return replace(self.fit_options.calibration, kind=self.calibration)
-
-    def _question(self, data: Opened, problem: Problem, seed: int) -> Question:
-        noise_kernel = starting_noise_kernel("se", data.scaling, data.block, np.random.default_rng(0), data.groups)
-        return Question(
-            problem,
+    def _asked(self, *, sums: bool) -> Asked:
+        return Asked(
             self.approximation,
+            self.power,
             None if is_auto(self.n_inducing) else self.n_inducing,
-            NoiseSpec(noise_kernel, NOISE_INDUCING),
+            self.time_budget,
             fades=self.window is not None or self.half_life is not None,
-            decays=self.half_life is not None,
-            power=self.power,
-            time_budget=self.time_budget,
-            options=self.fit_options.auto,
-            clock=self.fit_options.clock,
-            seed=seed,
+            sums=sums,
         )
 
     def _fitted(
@@ -538,7 +490,7 @@ class SparseGPRegressor(Estimator):
             found = info["calibration"]
             info["calibration"] = {**found, "rmse": found["rmse"] * data.scaling.y_scale}
         if in_steps:
-            info["budget"] = _budget_report(budget, progress)
+            info["budget"] = budget_report(budget, progress.rows_seen, progress.fraction, progress.reason)
             if progress.reason == reasons.TOO_SHORT:
                 warnings.warn(
                     f"time_budget={budget.asked:g} s was shorter than one step, and the fit took {budget.used:.2g} s. "
@@ -553,24 +505,6 @@ class SparseGPRegressor(Estimator):
         info = {**info, "seconds": budget.used}
         fitted = Fitted(progress.model, data.scaling, info, n_samples, data.columns, digest=data.digest)
         return replace(fitted, calibration=progress.calibration)
-
-    def _stopped(self, data: Opened, choice: Choice, budget: Budget) -> tuple[Fitted, Progress]:
-        """Stopped during the trials, the model is the best of theirs."""
-        assert choice.stopped is not None
-        seen = choice.trials[0].n_rows
-        progress = replace(
-            choice.stopped, rows_seen=seen, fraction=seen / max(data.n_given, 1), reason=INTERRUPTED, is_exact=False
-        )
-        warnings.warn(f"The fit was interrupted: the model is of {seen:,} rows, see info_['choice'].", stacklevel=6)
-        fitted = self._fitted(data, progress, choice, budget, in_steps=True)
-        return replace(fitted, n_samples=seen), progress
-
-    def _left_of(self, budget: Budget) -> Budget:
-        """What the trials have left of the seconds, or a little."""
-        if budget.asked is None:
-            return budget
-        least = self.fit_options.auto.least_budget_left * budget.asked
-        return replace(budget, asked=max(budget.remaining, least), started=budget.clock())
 
     def _budget(self) -> Budget:
         return self.fit_options.started(self.time_budget)
@@ -716,7 +650,7 @@ class SparseGPRegressor(Estimator):
             named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
             batch, _ = checks.training_batch(self, given.X, given.y, target=given.target, **named)
             given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
-        return self._fit(given, trials=False)
+        return self._fit(given, sums=True)
 
     @memory.explained
     def forget(
@@ -850,12 +784,12 @@ class SparseGPRegressor(Estimator):
         return torch.empty(0, dtype=DTYPES[self.dtype], device=self.device)
 
     @property
-    def approximation_without_trials(self) -> Any:
-        """The one given; for "auto", the one of a fit that holds no trials."""
-        return WITHOUT_TRIALS if is_auto(self.approximation) else self.approximation
+    def approximation_of_sums(self) -> Any:
+        """The one given; for "auto", that of rows that come in batches."""
+        return auto.OF_SUMS if is_auto(self.approximation) else self.approximation
 
     def check_parameters(self) -> Approximation:
-        """The approximation, that of a fit without trials for "auto", after a check of every parameter."""
+        """The approximation, that of rows in batches for "auto", after a check of every parameter."""
         checks.require_choice("optimizer", self.optimizer, (*OPTIMIZERS, None))
         checks.require_choice("dtype", self.dtype, tuple(DTYPES))
         checks.require_choice("calibration", self.calibration, CALIBRATIONS)
@@ -871,7 +805,7 @@ class SparseGPRegressor(Estimator):
             checks.positive_number("noise_var", self.noise_var)
         if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
             raise InputError("device='cuda' was asked for, but torch sees no CUDA device. Use device='cpu'.")
-        approx = approximations.get(self.approximation_without_trials, self.power)
+        approx = approximations.get(self.approximation_of_sums, self.power)
         if self.optimizer == "srgp":
             srgp.require_points(approx)
         if self.optimizer == "ngd":
@@ -919,16 +853,6 @@ def _next_model(models: Generator[Progress]) -> Progress | None:
     """Each step computes without denormal numbers; the reader in between is left alone."""
     with linalg.flushed_denormals():
         return next(models, None)
-
-
-def _budget_report(budget: Budget, progress: Progress) -> dict[str, Any]:
-    return {
-        "asked": budget.asked,
-        "used": budget.used,
-        "rows_seen": progress.rows_seen,
-        "fraction": progress.fraction,
-        "reason": progress.reason,
-    }
 
 
 def _intention(problem: Problem, n_rows: int, budget: Budget) -> Intention | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparsegp.core.block import Block, BlockStore, MemoryRows
 from sparsegp.core.partition import Partition
-from sparsegp.data import DiskRows
+from sparsegp.data.rows import DiskRows
 from sparsegp.errors import InputError
 from sparsegp.fit.blocking import Blocking
 from sparsegp.infer import recursive, revise

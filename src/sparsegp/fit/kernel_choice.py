@@ -1,8 +1,9 @@
 """`kernel="auto"`: the kernel that a judge finds best on a few neighbourhoods.
 
-What makes a kernel good: rows predicted from their neighbours, or the bound of experts that learn their noise. Under
-constant noise a rough kernel may be the best way to follow rows that are really noisier than others. A model that
-learns the noise has no need of it, so it asks for the kernel with the highest bound once its noise is learned.
+What makes a kernel good: forecasts of rows left out of cells of near rows, once they are calibrated, or the bound of
+experts that learn their noise. Under constant noise a rough kernel may be the best way to follow rows that are really
+noisier than others. A model that learns the noise has no need of it, so it asks for the kernel with the highest bound
+once its noise is learned.
 """
 
 import math
@@ -11,15 +12,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from sparsegp.calibration import trees
+from sparsegp.calibration.scale import LocalScale, surroundings
 from sparsegp.calibration.shape_learning import QUICK, ShapeOptions, calibrated_log_density
+from sparsegp.calibration.trees import TreeOptions
 from sparsegp.committee.learned_noise_experts import LearnedNoiseRecipe, LearnedNoiseSpec
 from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.dense import ExactPosterior
+from sparsegp.core.left_out import LeftOut, left_out_within
 from sparsegp.core.partition import kernel_metric
 from sparsegp.core.predictive import Array
 from sparsegp.errors import FactorizationError
@@ -34,9 +40,13 @@ from sparsegp.learn.sum_objective import threaded_sum
 from sparsegp.learn.trace import Deadline
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_start import noise_start
+from sparsegp.parallel import Threads
 
 AUTO = "auto"
 OF_NO_USE = -1e100
+FARTHEST, OFFSET = 10.0, 0.01
+"""Of residuals, as the calibration counts them for the local scale."""
+FEWEST_CELLS = 8
 
 
 @dataclass(frozen=True)
@@ -47,11 +57,14 @@ class KernelOptions:
     smooth one. The first kernel finds out in `first_rounds` which columns matter; the others start from its
     lengthscales, or chance would decide. `least_noise_fraction` is of the noise to start from: rows that are there
     twice would drive it to nothing, and all kernels to lengthscale zero. Thinned rows have other neighbours, so
-    `most_rows` is as many as the search for neighbours can bear. Kernels differ by hundredths of the log density, rows
-    by several: it takes many `judged_rows` to tell kernels apart. `budget_fraction` of a budget is for the choice, and
-    `common_fraction` of that for the first kernel. Heavy tails of residuals, which a calibration will
-    mend, must not decide; a simple `shape` is enough for that. With learned noise they are judged on `n_cells` cells of
-    `cell_rows` rows, after `iterations` there.
+    `most_rows` is as many as the search for neighbours can bear. `budget_fraction` of a budget is for the choice, and
+    `common_fraction` of that for the first kernel.
+
+    Constant noise is judged on `judged_cells` cells of `judged_cell_rows` rows, or all rows together if there are at
+    most `whole_rows`. Heavy tails of residuals and noise that varies, which a calibration will mend, must not decide: a
+    simple `shape`, and small `trees` grown on `scale_rows` of the residuals if there are enough, are enough for that.
+    Where densities are equal but for chance, a kernel is better whose squared errors are smaller by `errors_smaller`
+    standard errors. Learned noise is judged on `n_cells` cells of `cell_rows` rows, after `iterations` there.
     """
 
     candidates: tuple[str, ...] = ("matern32", "matern12", "se", "matern52")
@@ -75,8 +88,14 @@ class KernelOptions:
     budget_fraction: float = 0.15
     common_fraction: float = 0.5
     fewest_seconds: float = 4.0
-    judged_rows: int = 2000
+    judged_cells: int = 64
+    judged_cell_rows: int = 500
+    whole_rows: int = 1500
+    scale_rows: int = 10_000
+    fewest_for_scale: int = 1000
+    errors_smaller: float = 2.0
     shape: ShapeOptions = QUICK
+    trees: TreeOptions = field(default_factory=TreeOptions)
     n_cells: int = 8
     cell_rows: int = 300
     iterations: int = 20
@@ -125,7 +144,7 @@ def best_start(
     compare two, the first is taken.
     """
     options = options or KernelOptions()
-    judge = judge or HeldOutRows(options)
+    judge = judge or LeftOutRows(options)
     seconds = np.inf if time_budget is None else options.budget_fraction * time_budget
     if seconds < options.fewest_seconds:
         return ChosenKernel(next(iter(starts)))
@@ -141,7 +160,7 @@ def best_start(
     if time.perf_counter() - begun + judge.fewest_seconds > seconds:
         return ChosenKernel(next(iter(starts)), _start_of(common))
     judge = judge.prepared(block, common, np.random.default_rng(seed))
-    scores, ends, started = dict[str, Array](), dict[str, Start](), time.perf_counter()
+    scores, ends, started = dict[str, Score](), dict[str, Start](), time.perf_counter()
     for name, start in starts.items():
         now = time.perf_counter()
         if scores and now - begun + (now - started) / len(scores) > seconds:
@@ -150,19 +169,37 @@ def best_start(
         hyper = learned(_at_values_of(common, start), block, limits, again, options.rounds)
         ends[name] = _start_of(hyper)
         scores[name] = judge.score(hyper, block, again)
-    best = clear_winner(scores)
+    best = winner(scores, options.errors_smaller)
     return ChosenKernel(best, ends[best])
 
 
-def clear_winner(scores: dict[str, Array]) -> str:
-    """The first, unless another is better by more than chance, row by row."""
+@dataclass(frozen=True)
+class Score:
+    """Mean log density and squared error of the rows of each cell, or of each row: the same for all kernels."""
+
+    density: Array
+    square_error: Array
+
+    @classmethod
+    def of(cls, density: float) -> "Score":
+        """Of all rows together."""
+        return cls(np.array([density]), np.zeros(1))
+
+
+def winner(scores: dict[str, Score], errors_smaller: float) -> str:
+    """The first, unless the density of another is better by more than chance; or as good, and its means are nearer."""
     best, *others = scores
     for name in others:
-        gain = scores[name] - scores[best]
-        error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
-        if float(gain.mean()) > error:
+        gain, chance = _mean_and_error(scores[name].density - scores[best].density)
+        nearer, by_chance = _mean_and_error(scores[best].square_error - scores[name].square_error)
+        if gain > chance or (gain > -chance and nearer > errors_smaller * by_chance):
             best = name
     return best
+
+
+def _mean_and_error(values: Array) -> tuple[float, float]:
+    """And the standard error of the mean."""
+    return float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def _at_values_of(common: Hyperparameters, start: Start) -> Start:
@@ -186,35 +223,77 @@ class Judge(Protocol):
     def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "Judge":
         """With everything that does not depend on the kernel; `common` has the lengthscales that all start from."""
 
-    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Array:
-        """Of each row judged, or of all together: the more, the better; hardly anything where the kernel fails."""
+    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Score:
+        """The more, the better; hardly anything where the kernel fails."""
 
 
 @dataclass(frozen=True)
-class HeldOutRows:
-    """For constant noise: the log density of held-out rows given their neighbours, after calibration of its shape."""
+class LeftOutRows:
+    """For constant noise: forecasts of every row of some cells by the exact GP on the others, after calibration.
+
+    A row in the middle of its nearest neighbours is easy. In a cell, as in a block of pic, there are rows at the edge.
+    """
 
     options: KernelOptions
+    cells: tuple[Block, ...] = ()
 
     @property
     def fewest_seconds(self) -> float:
         return 2.0
 
-    def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "HeldOutRows":
-        return self
+    def prepared(self, block: Block, common: Hyperparameters, rng: np.random.Generator) -> "LeftOutRows":
+        options = self.options
+        if len(block) <= options.whole_rows:
+            return replace(self, cells=(block,))
+        metric = kernel_metric(common.kernel, block.X.shape[1]).to(block.X)
+        cells = neighbourhoods.neighbourhoods(block, metric, options.judged_cells, options.judged_cell_rows, rng)
+        return replace(self, cells=tuple(cells))
 
-    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Array:
-        judged = torch.from_numpy(rng.choice(len(block), min(self.options.judged_rows, len(block)), replace=False))
+    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Score:
+        def left_out(cell: Block) -> LeftOut:
+            noise_var = hyper.noise_var.detach()
+            return left_out_within(ExactPosterior.build(hyper.kernel, cell, noise_var), cell, noise_var)
+
         if len(block) < 2:
-            return np.zeros(len(judged))
+            return Score.of(0.0)
         try:
-            with torch.no_grad():
-                n_neighbours = self.options.rounds.n_neighbours
-                mean, var = neighbourhoods.predicted_by_neighbours(block, hyper, judged, n_neighbours)
+            threads = Threads()
+            found = LeftOut.concat(threads.map(left_out, threads.place(self.cells)))
         except FactorizationError:
-            return np.full(len(judged), OF_NO_USE)
-        y, std = block.y[judged].double().cpu().numpy(), var.sqrt().numpy()
-        return calibrated_log_density(y, mean.numpy(), std, rng, options=self.options.shape)
+            return Score.of(OF_NO_USE)
+        X, y = np.concatenate([cell.X.double().cpu().numpy() for cell in self.cells]), found.y.cpu().numpy()
+        mean, std = found.mean.cpu().numpy(), found.var.sqrt().cpu().numpy()
+        judged, log_c = self._scaled(X, (y - mean) / std, mean, std, rng)
+        density = calibrated_log_density(
+            y[judged], mean[judged], std[judged] * np.exp(log_c), rng, options=self.options.shape
+        )
+        cell = np.repeat(np.arange(len(self.cells)), [len(cell) for cell in self.cells])[judged]
+        return Score(self._by_cell(cell, density), self._by_cell(cell, (y - mean)[judged] ** 2))
+
+    def _scaled(
+        self, X: Array, z: Array, mean: Array, std: Array, rng: np.random.Generator
+    ) -> tuple[Any, Array | float]:
+        """Which rows are judged, and log c there, grown on others: none where residuals are few."""
+        options = self.options
+        if len(z) < options.fewest_for_scale:
+            return slice(None), 0.0
+        order = rng.permutation(len(z))
+        n = min(options.scale_rows, len(z) // 2)
+        grow, judged = order[:n], order[n:]
+        size = np.abs(np.clip(z, -FARTHEST, FARTHEST))
+        size += OFFSET * (float(np.median(size)) or 1.0)
+        seen = surroundings(X, mean, std)
+        local = LocalScale(replace(trees.grown(seen[grow], size[grow], rng, options.trees), base=0.0))
+        return judged, local.log_scale(local.trees(seen[judged]))
+
+    def _by_cell(self, cell: Array, values: Array) -> Array:
+        """Rows of a cell are alike, so cells tell what is chance; where there are too few of them, rows."""
+        if len(self.cells) < FEWEST_CELLS:
+            return values
+        means: Array = np.bincount(cell, values, len(self.cells)) / np.maximum(
+            np.bincount(cell, None, len(self.cells)), 1
+        )
+        return means
 
 
 @dataclass(frozen=True)
@@ -243,7 +322,7 @@ class LearnedNoise:
         cells = MemoryRows(Block.concat(found), torch.tensor([0, *map(len, found)]).cumsum(0))
         return replace(self, cells=cells, least_noise_var=options.start.least_noise_fraction * smooth.noise_var)
 
-    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Array:
+    def score(self, hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> Score:
         assert self.cells is not None
         noise_var = max(float(hyper.noise_var), self.least_noise_var)
         limits = self.options.start.limits(block, noise_var, self.least_noise_var)
@@ -258,9 +337,9 @@ class LearnedNoise:
             found = lbfgs.maximize(
                 objective, joint, limits, max_iterations=options.iterations, tolerance=options.tolerance
             )
-            return np.array([found.objective])
+            return Score.of(found.objective)
         except FactorizationError:
-            return np.array([OF_NO_USE])
+            return Score.of(OF_NO_USE)
 
     def _specs(
         self, cells: MemoryRows, kernel: Kernel, noise_kernel: Kernel, limits: Limits, rng: np.random.Generator

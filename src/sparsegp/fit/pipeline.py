@@ -96,7 +96,7 @@ def steps(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
         return _with_learned_noise(problem, rows, budget)
     if problem.approx.family is Family.INDUCING:
         return _Fit(problem, rows, budget).models()
-    return _dense(problem, rows, budget)
+    return _dense(problem.settled(), rows, budget)
 
 
 def _dense(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
@@ -156,6 +156,12 @@ def _progress(
         model=model,
         info=info,
     )
+
+
+def budget_report(budget: Budget, rows_seen: float, fraction: float, reason: str | None) -> dict[str, Any]:
+    """What `info_["budget"]` says."""
+    seen = {"rows_seen": rows_seen, "fraction": fraction, "reason": reason}
+    return {"asked": budget.asked, "used": budget.used, **seen}
 
 
 def _propagate_interrupt(learning: list[LearningResult], problem: Problem) -> None:
@@ -317,10 +323,11 @@ class _Fit:
             yield first
             if first.reason is not None:
                 return
-            problem = affordable.for_all_rows(problem, len(rows), self.budget)
+            problem = affordable.for_all_rows(problem.settled(), len(rows), self.budget)
             reached = affordable.rows_in_blocks(problem, rows, self.budget, self._first_rows)
             if reached < len(rows):
                 problem, rows = affordable.sampled(problem, rows, reached, self.rng)
+        problem = problem.settled()
         if problem.starts_locally and affordable.worth_a_local_start(self.budget):
             problem = self._started_locally(problem, rows)
         arranged_ = self._arranged(problem, rows)

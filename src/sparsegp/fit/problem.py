@@ -1,5 +1,6 @@
 """A regression problem in the scaling of the model: every choice the user made, and nothing about where rows are."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +29,8 @@ class Start:
     """Kernel and noise to learn from, and the record of how they were found.
 
     `least_noise_var` is what learned noise may not fall below. `local` has the same kernel with values that suit
-    neighbourhoods, where the choice of the kernel has learned them already.
+    neighbourhoods, where the choice of the kernel has learned them already. `chosen` makes that choice where somebody
+    waits for a first model, which comes before it.
     """
 
     kernel: Kernel
@@ -36,6 +38,7 @@ class Start:
     stages: tuple[LearningResult, ...] = ()
     least_noise_var: float = 0.0
     local: "Start | None" = None
+    chosen: Callable[[], "Start"] | None = None
 
     @property
     def stopped(self) -> bool:
@@ -171,6 +174,10 @@ class Problem:
     def starts_locally(self) -> bool:
         """Whether kernel and noise are learned from neighbourhoods before there are blocks."""
         return self.approx.by_block and self.optimizer is not None
+
+    def settled(self) -> "Problem":
+        """The same, with the start that was still to be chosen."""
+        return self if self.start.chosen is None else replace(self, start=self.start.chosen())
 
     def wanted_blocks(self, n_rows: int) -> int:
         return self.n_blocks or max(1, round(n_rows / self.n_inducing))

@@ -55,13 +55,12 @@ def is_over(deadline: Deadline | None) -> bool:
 
 @dataclass(frozen=True)
 class LearningStep:
-    """One accepted step, for progress bars and callbacks. `stage`: what it is a step of, where that is no learning."""
+    """One accepted step of learning, for progress bars and callbacks."""
 
     objective: float
     n_rows: int
     evaluations: int
     seconds: float
-    stage: str = ""
 
 
 @dataclass(frozen=True)

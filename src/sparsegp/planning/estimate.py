@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from sparsegp.core.block import CHUNK_ROWS
 from sparsegp.data.batches import rows_per_batch
+from sparsegp.data.open import OpeningOptions
 from sparsegp.data.scan import SAMPLE_ROWS
-from sparsegp.estimators.opening import OpeningOptions
 from sparsegp.learn.schedules import POINTS
 from sparsegp.planning import cost
 from sparsegp.planning.cost import Cost, Stage, assignment, learning_stages, preparation

@@ -139,7 +139,7 @@ class ModelShape:
 def model_of(estimator: SparseGPRegressor, shape: DataShape, *, from_sample: bool = False) -> ModelShape:
     """The estimator on these data. `from_sample`: blocks are found from a sample, as on a cluster."""
     n_rows = shape.n_rows
-    approx = approximations.get(estimator.approximation_without_trials, estimator.power)
+    approx = approximations.get(estimator.approximation_of_sums, estimator.power)
     chooses = isinstance(estimator.inducing, str)
     n_inducing = min(estimator.n_inducing if chooses else np.shape(estimator.inducing)[0], n_rows)
     n_blocks = 0

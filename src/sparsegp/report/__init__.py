@@ -1,6 +1,5 @@
 """One HTML page about a model: `report.write(model, X, y, path)`."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,13 +8,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Judgement", "judge", "write"]
 
-# Imported when first asked for: scores are computed without torch.
-_HOMES = {"Judgement": "judgement", "judge": "judgement", "write": "page"}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'sparsegp.report' has no attribute {name!r}")
-    value = getattr(import_module(f"sparsegp.report.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    """Names are imported when first asked for: `report.headline` is numpy alone."""
+    if name == "write":
+        from sparsegp.report.page import write
+
+        return write
+    if name in ("Judgement", "judge"):
+        from sparsegp.report import judgement
+
+        return getattr(judgement, name)
+    raise AttributeError(f"module 'sparsegp.report' has no attribute {name!r}")

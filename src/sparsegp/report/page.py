@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import matplotlib_module
+from sparsegp.display.axes import matplotlib_package
 from sparsegp.estimators.importance import Importance
 from sparsegp.estimators.judging import checked_rows, column_names, without_names
 from sparsegp.estimators.segments import Segment, Segments
@@ -42,7 +42,7 @@ def write(
     asks for nothing from a network. `judgement` is that of the same rows, if it is known already. Returns the path.
     """
     destination(path)
-    matplotlib_module()
+    matplotlib_package()
     seen, rows, target = checked_rows(model, X, y)
     found = judgement or judge(model, X, y)
     page = _page(model, seen, X, rows, target, found, title, target_name)

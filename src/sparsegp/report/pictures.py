@@ -10,7 +10,7 @@ import numpy as np
 
 from sparsegp import display
 from sparsegp.core.predictive import Array
-from sparsegp.display.axes import matplotlib_module
+from sparsegp.display.axes import matplotlib_package
 from sparsegp.estimators.given_rows import GivenRows, known
 from sparsegp.estimators.importance import Effect, Importance
 from sparsegp.estimators.judging import column_names
@@ -168,9 +168,9 @@ def _map_caption(model: Any, n_columns: int) -> str:
 def _picture(
     title: str, caption: str, draw: Callable[[Any], Any], n_panels: int = 1, height: float = HEIGHT
 ) -> Picture:
-    matplotlib, figures = matplotlib_module("pyplot").matplotlib, matplotlib_module("figure")
+    matplotlib, size = matplotlib_package(), (WIDTH, height * (1.75 if n_panels > 1 else 1.0))
     with matplotlib.rc_context(STYLE):
-        figure = figures.Figure(figsize=(WIDTH, height * (1.75 if n_panels > 1 else 1.0)), layout="constrained")
+        figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
         axes = figure.subplots(n_panels, 1, squeeze=False)[:, 0]
         draw(list(axes) if n_panels > 1 else axes[0])
         text = io.StringIO()

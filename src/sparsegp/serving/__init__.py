@@ -3,6 +3,7 @@
 For `SparseGPRegressor` with any approximation but Nystrom, fitted in float64, with kernels of this package.
 """
 
-from sparsegp.serving.predictor import Forecast, Predictor, load, load_if_light
+from sparsegp.serving.forecasts import Forecast
+from sparsegp.serving.predictor import Predictor, load, load_if_light
 
 __all__ = ["Forecast", "Predictor", "load", "load_if_light"]

@@ -2,9 +2,9 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from sparsegp.files.column_codes import restore_completion, restore_encoding
 from sparsegp.files.schema import COMMITTEE, LEARNED_NOISE, SPARSE, Kernel, Model, Scaling
 from sparsegp.serving import covariance, posteriors
 from sparsegp.serving.covariance import Array
+from sparsegp.serving.forecasts import DrawnForecast, Forecast
 from sparsegp.serving.posteriors import Posterior
 
 ESTIMATORS = {
@@ -30,8 +31,6 @@ ESTIMATORS = {
     LEARNED_NOISE: "HeteroscedasticGPRegressor",
     COMMITTEE: "CommitteeGPRegressor",
 }
-_HALVINGS = 100
-"""Of a bracket of a quantile: by then its ends are neighbours in double precision."""
 
 
 def load(path: str | os.PathLike[str]) -> "Predictor":
@@ -79,7 +78,7 @@ def load_if_light(path: str | os.PathLike[str]) -> "Predictor | None":
     model = model_file.read(path)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # it is tried out
-            return _tried_out(Predictor._of(model), model_file.own_rows(model)) if _is_light(model) else None
+            return restored(model).tried_out(model_file.own_rows(model)) if _is_light(model) else None
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise model_file.unusable(path, error) from error
 
@@ -95,14 +94,29 @@ def _is_light(model: Model) -> bool:
     )
 
 
-def _tried_out(found: "Predictor", rows: Array) -> "Predictor":
-    """A file that loads predicts: rows of its own, so that parts that do not fit together are found here."""
-    scaled = found._scaled(rows)
-    mean, var = found._both(scaled)
-    std = found._units(scaled, mean, var) * math.sqrt(found._shape.var)
-    if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
-        raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
-    return found
+def restored(model: Model) -> "Predictor":
+    """The predictor of a file."""
+    found, codes = model.calibration, model.columns.encoding
+    encoding = None if codes is None else restore_encoding(codes, model.columns.count)
+    if model.posterior is None:
+        raise ValueError("the model lacks its posterior")
+    return Predictor(
+        n_features_in_=model.columns.count if encoding is None else len(encoding.codes),
+        feature_names_in_=model.columns.names,
+        noise_var_=model.noise_var,
+        n_samples_seen_=model.rows_seen,
+        target_name_in_=model.columns.target,
+        _scaling=model.scaling,
+        _kernel=model.kernel,
+        _posterior=posteriors.restored(model.posterior, model.kernel),
+        _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
+        _scale=_restored_scale(model),
+        _encoding=encoding,
+        _completion=restore_completion(model.columns.completion, model.columns.count),
+        info_={**model.info, "stages": model.learning or []},
+        _kind=ESTIMATORS[model.estimator or model.kind],
+        _normalize=bool(model.parameters.get("normalize", True)),
+    )
 
 
 def _restored_scale(model: Model) -> LocalScale | None:
@@ -124,172 +138,6 @@ def _without_gaps(rows: Array) -> Array:
     if not np.isfinite(rows).all():
         raise InputError("X has values that are not finite (NaN or infinity): fill or drop those rows first.")
     return rows
-
-
-def _require_coverage(coverage: float) -> None:
-    if not 0.0 < coverage < 1.0:
-        raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
-
-
-def _checked_levels(q: Any) -> Array:
-    levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
-    if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
-        raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
-    return levels
-
-
-class Parts(NamedTuple):
-    """sum_j weight_j N(location_j, var_j) at each of some rows: weight is [parts], the others are [rows, parts]."""
-
-    location: Array
-    var: Array
-    weight: Array
-
-
-@dataclass(frozen=True, eq=False)
-class Forecast:
-    """y = mean + unit r at each row, r ~ shape; `f_std` is what is epistemic of its std."""
-
-    mean: Array
-    f_std: Array
-    unit: Array
-    shape: Shape = field(repr=False)
-
-    @property
-    def std(self) -> Array:
-        std: Array = math.sqrt(self.shape.var) * self.unit
-        return std
-
-    @property
-    def noise_std(self) -> Array:
-        """Standard deviation of the noise: what f leaves of that of y."""
-        noise_std: Array = np.sqrt(np.maximum(self.std**2 - self.f_std**2, 0.0))
-        return noise_std
-
-    def parts(self, rows: slice) -> Parts:
-        """The distribution at some of the rows as a mixture of Gaussians."""
-        unit, shape = self.unit[rows, None], self.shape
-        return Parts(self.mean[rows, None] + unit * shape.location, (unit * shape.width) ** 2, shape.weight)
-
-    def interval(self, coverage: float) -> tuple[Array, Array]:
-        """Lower and upper end of the central interval that holds y with probability `coverage`."""
-        _require_coverage(coverage)
-        ends = self.quantiles([0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
-        return ends[:, 0], ends[:, 1]
-
-    def quantiles(self, q: Any) -> Array:
-        """Values that y stays below with the probabilities in q: one column for each."""
-        quantiles: Array = self.mean[:, None] + self.unit[:, None] * self.shape.quantiles(_checked_levels(q))
-        return quantiles
-
-    def log_density(self, y: Any) -> Array:
-        return self.shape.log_density(self._residuals(y)) - np.log(self.unit)
-
-    def cdf(self, y: Any) -> Array:
-        return self.shape.cdf(self._residuals(y))
-
-    def crps(self, y: Any) -> Array:
-        return self.unit * self.shape.crps(self._residuals(y))
-
-    def sample(self, n: int, rng: np.random.Generator) -> Array:
-        sample: Array = self.mean[:, None] + self.unit[:, None] * self.shape.sample((len(self.mean), n), rng)
-        return sample
-
-    def _residuals(self, y: Any) -> Array:
-        """(y - mean)/unit."""
-        target = np.asarray(y, dtype=np.float64).ravel()
-        if target.shape != self.mean.shape:
-            raise InputError(f"y must have one target for each of the {len(self.mean)} rows; got {len(target)}.")
-        residuals: Array = (target - self.mean) / self.unit
-        return residuals
-
-
-@dataclass(frozen=True, eq=False)
-class DrawnForecast:
-    """The average of forecasts of what a row may be: `base` has `n_draws` of each row, one after another."""
-
-    base: Forecast
-    n_draws: int
-
-    @property
-    def mean(self) -> Array:
-        mean: Array = self._lines(self.base.mean).mean(axis=1)
-        return mean
-
-    @property
-    def std(self) -> Array:
-        return self._with_spread(self.base.std)
-
-    @property
-    def f_std(self) -> Array:
-        return self._with_spread(self.base.f_std)
-
-    def interval(self, coverage: float) -> tuple[Array, Array]:
-        _require_coverage(coverage)
-        ends = self.quantiles([0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
-        return ends[:, 0], ends[:, 1]
-
-    def quantiles(self, q: Any) -> Array:
-        """By bisection between the least and the largest quantile of what the row may be."""
-        levels = _checked_levels(q)
-        ends = self.base.quantiles(levels).reshape(-1, self.n_draws, len(levels))
-        found = [self._quantile(level, *ends[:, :, k].T) for k, level in enumerate(levels)]
-        return np.column_stack(found)
-
-    def parts(self, rows: slice) -> Parts:
-        """Those of all draws of a row, side by side."""
-        start, stop, _ = rows.indices(len(self.base.mean) // self.n_draws)
-        location, var, weight = self.base.parts(slice(start * self.n_draws, stop * self.n_draws))
-        shape = stop - start, -1
-        return Parts(location.reshape(shape), var.reshape(shape), np.tile(weight, self.n_draws) / self.n_draws)
-
-    def _quantile(self, level: float, *of_draws: Array) -> Array:
-        low, high = np.min(of_draws, axis=0), np.max(of_draws, axis=0)
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            below = self.cdf(middle) < level
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        quantile: Array = 0.5 * (low + high)
-        return quantile
-
-    def log_density(self, y: Any) -> Array:
-        each = self._lines(self.base.log_density(self._repeated(y)))
-        most = each.max(axis=1)
-        density: Array = most + np.log(np.exp(each - most[:, None]).mean(axis=1))
-        return density
-
-    def cdf(self, y: Any) -> Array:
-        below: Array = self._lines(self.base.cdf(self._repeated(y))).mean(axis=1)
-        return below
-
-    def crps(self, y: Any) -> Array:
-        """E|Y - y| - E|Y - Y'|/2, where Y and Y' may come from different draws."""
-        target = np.asarray(y, dtype=np.float64).ravel()
-        shape, base = self.base.shape, self.base
-        centres = base.mean[:, None] + base.unit[:, None] * shape.location
-        widths = base.unit[:, None] * shape.width
-        weight = np.tile(shape.weight, self.n_draws) / self.n_draws
-        out = np.empty(len(target))
-        for k, (centre, width) in enumerate(zip(self._lines(centres), self._lines(widths), strict=True)):
-            row = Shape(weight, centre.ravel(), width.ravel())
-            out[k] = row.crps(target[k : k + 1])[0]
-        return out
-
-    def sample(self, n: int, rng: np.random.Generator) -> Array:
-        draws = self._lines(self.base.sample(n, rng))
-        chosen = rng.integers(self.n_draws, size=(len(draws), 1, n))
-        sample: Array = np.take_along_axis(draws, chosen, axis=1)[:, 0]
-        return sample
-
-    def _lines(self, values: Array) -> Array:
-        return values.reshape(-1, self.n_draws, *values.shape[1:])
-
-    def _repeated(self, y: Any) -> Array:
-        return np.repeat(np.asarray(y, dtype=np.float64).ravel(), self.n_draws)
-
-    def _with_spread(self, std: Array) -> Array:
-        spread: Array = np.sqrt(self._lines(std**2).mean(axis=1) + self._lines(self.base.mean).var(axis=1))
-        return spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,30 +167,6 @@ class Predictor:
     _normalize: bool = field(repr=False)
     _origin: Encoding | None = field(repr=False, default=None)
 
-    @classmethod
-    def _of(cls, model: Model) -> "Predictor":
-        found, codes = model.calibration, model.columns.encoding
-        encoding = None if codes is None else restore_encoding(codes, model.columns.count)
-        if model.posterior is None:
-            raise ValueError("the model lacks its posterior")
-        return cls(
-            n_features_in_=model.columns.count if encoding is None else len(encoding.codes),
-            feature_names_in_=model.columns.names,
-            noise_var_=model.noise_var,
-            n_samples_seen_=model.rows_seen,
-            target_name_in_=model.columns.target,
-            _scaling=model.scaling,
-            _kernel=model.kernel,
-            _posterior=posteriors.restored(model.posterior, model.kernel),
-            _shape=Shape.gaussian() if found is None else calibration_parts.restored_shape(found),
-            _scale=_restored_scale(model),
-            _encoding=encoding,
-            _completion=restore_completion(model.columns.completion, model.columns.count),
-            info_={**model.info, "stages": model.learning or []},
-            _kind=ESTIMATORS[model.estimator or model.kind],
-            _normalize=bool(model.parameters.get("normalize", True)),
-        )
-
     @property
     def encoding(self) -> Encoding | None:
         """How the columns of a table become numbers; None where they are numbers."""
@@ -351,7 +175,25 @@ class Predictor:
     @property
     def judged(self) -> "JudgedPredictor":
         """What reports ask of the model besides its forecasts."""
-        return JudgedPredictor(self)
+        known, scaling = self._encoding or self._origin, self._scaling
+        return JudgedPredictor(
+            kind=self._kind,
+            origin=self._origin,
+            layout=FeatureLayout.plain(self.n_features_in_) if known is None else known.layout,
+            transform=self._transform,
+            standardization=(scaling.input_mean, scaling.input_scale) if self._normalize else None,
+            matrix=self._matrix,
+            prior_std=self._prior_std,
+        )
+
+    def tried_out(self, rows: Array) -> "Predictor":
+        """The same: a file that loads predicts rows of its own, and parts that do not fit together are found here."""
+        scaled = self._scaled(rows)
+        mean, var = self._both(scaled)
+        std = self._units(scaled, mean, var) * math.sqrt(self._shape.var)
+        if len(mean) != len(rows) or not np.isfinite([mean, std]).all() or not (std > 0).all():
+            raise ValueError(f"the prediction of rows of its own came out as {mean}, {std}")
+        return self
 
     def of_numbers(self) -> "Predictor":
         """The same model, of the numbers that its columns become: what looks at it sees one column for each.
@@ -463,7 +305,6 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
-        _require_coverage(coverage)
         return self.forecast(X).interval(coverage)
 
     def predict_quantiles(self, X: Any, q: Any) -> Array:
@@ -486,8 +327,7 @@ class Predictor:
         InputError
             If an argument cannot be used.
         """
-        levels = _checked_levels(q)
-        return self.forecast(X).quantiles(levels)
+        return self.forecast(X).quantiles(q)
 
     def log_density(self, X: Any, y: Any) -> Array:
         """Log density of each target under its forecast. Minus its mean is the NLPD.
@@ -617,14 +457,29 @@ class Predictor:
         scaled: Array = (rows - self._scaling.input_mean) / self._scaling.input_scale
         return scaled
 
+    def _prior_std(self, X: Array) -> Array:
+        """Standard deviation of f before the fit."""
+        std: Array = self._scaling.target_scale * np.sqrt(covariance.diagonal(self._kernel, self._scaled(X)))
+        return std
+
+    @property
+    def _columns(self) -> InputColumns:
+        return InputColumns(self.feature_names_in_, self._encoding, self.target_name_in_)
+
     def _completed(self, X: Any) -> Completed:
         """Scaled rows; those with gaps as what they may be."""
-        columns = InputColumns(self.feature_names_in_, self._encoding, self.target_name_in_)
-        rows = columns.matrix(X) if columns.takes(X) else self._numbers(X)
+        rows = self._rows(X)
         if self._completion is not None and not np.isinf(rows).any():
-            columns.say_missing(rows)
+            self._columns.say_missing(rows)
             return self._completion.completed(self._scaled(rows))
         return Completed.of_whole(self._scaled(_without_gaps(rows)))
+
+    def _matrix(self, X: Any) -> Array:
+        return _without_gaps(self._rows(X))
+
+    def _rows(self, X: Any) -> Array:
+        columns = self._columns
+        return columns.matrix(X) if columns.takes(X) else self._numbers(X)
 
     def _numbers(self, X: Any) -> Array:
         """A matrix without names."""
@@ -644,42 +499,16 @@ class Predictor:
 class JudgedPredictor:
     """What a model without torch says of itself to those who judge it: what its forecasts need, and no more."""
 
-    model: Predictor
-    is_light: bool = True
-    inducing: None = None
-    has_blocks: bool = False
-
-    @property
-    def kind(self) -> str:
-        return self.model._kind
-
-    @property
-    def origin(self) -> Encoding | None:
-        return self.model._origin
-
-    @property
-    def layout(self) -> FeatureLayout:
-        known = self.model._encoding or self.model._origin
-        return FeatureLayout.plain(self.model.n_features_in_) if known is None else known.layout
-
-    @property
-    def transform(self) -> TargetTransform | None:
-        return self.model._transform
-
-    @property
-    def standardization(self) -> tuple[Array, Array] | None:
-        scaling = self.model._scaling
-        return (scaling.input_mean, scaling.input_scale) if self.model._normalize else None
-
-    def matrix(self, X: Any) -> Array:
-        model = self.model
-        columns = InputColumns(model.feature_names_in_, model._encoding, model.target_name_in_)
-        return _without_gaps(columns.matrix(X) if columns.takes(X) else model._numbers(X))
-
-    def prior_std(self, X: Array) -> Array:
-        var = covariance.diagonal(self.model._kernel, self.model._scaled(X))
-        std: Array = self.model._scaling.target_scale * np.sqrt(var)
-        return std
+    kind: str
+    origin: Encoding | None
+    layout: FeatureLayout
+    transform: TargetTransform | None
+    standardization: tuple[Array, Array] | None
+    matrix: Callable[[Any], Array]
+    prior_std: Callable[[Array], Array]
+    is_light: ClassVar[bool] = True
+    inducing: ClassVar[None] = None
+    has_blocks: ClassVar[bool] = False
 
     def blocks_at(self, X: Array) -> None:
         return None
