@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sparsegp.data import Asked, Encoding, open_source, read_encoded, whole_batch
-from sparsegp.data.codes import Category, Date, Embedding, LeftOut, Number
+from sparsegp.data.codes import Category, Date, Dropped, Embedding, Number
 from sparsegp.data.encoded import surveyed
 from sparsegp.data.level_effects import EffectSums
 from sparsegp.errors import InputError
@@ -49,7 +49,7 @@ MIXED = pd.DataFrame(
 def test_kinds_are_found_from_types_and_values():
     found = encoding_of(MIXED)
     kinds = [type(code) for code in found.codes]
-    assert kinds == [Number, Category, Number, Date, Embedding, LeftOut, LeftOut, LeftOut]
+    assert kinds == [Number, Category, Number, Date, Embedding, Dropped, Dropped, Dropped]
     assert found.words == {
         "size": "number, sometimes missing",
         "shop": "category of 3 levels, sometimes missing",
@@ -308,7 +308,7 @@ def test_whole_numbers_are_the_same_level_whatever_their_type():
 def test_what_the_user_says_comes_first():
     values = ["b", "a", "c"] * 10
     assert one(values, c=["a", "b", "c"]).points == (0.0, 1.0, 2.0)
-    assert one(values, c="ignore") == LeftOut("c", "ignored")
+    assert one(values, c="ignore") == Dropped("c", "ignored")
     assert one(pa.array([1, 2] * 10), c=[2, 1]).levels == ("2", "1")
     with pytest.raises(InputError, match=r"levels that its order does not list: 'c'"):
         one(values, c=["a", "b"])
@@ -336,7 +336,7 @@ def test_a_column_that_is_text_here_and_numbers_there():
 
 def test_a_category_with_very_many_levels():
     values = pa.array([f"user {k % 60_000}" for k in range(120_000)])
-    assert one(values) == LeftOut("c", "identifier")
+    assert one(values) == Dropped("c", "identifier")
     often = pa.array([f"user {k % 5_000}" for k in range(120_000)])
     assert len(one(often).levels) == 5_000
 

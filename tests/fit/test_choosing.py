@@ -11,8 +11,8 @@ from sparsegp import HeteroscedasticGPRegressor, InputError, SparseGPRegressor, 
 from sparsegp.cli import options as command_options
 from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
-from sparsegp.fit import auto, kept
-from sparsegp.fit.auto import Asked, AutoOptions, settled
+from sparsegp.fit import kept, posing
+from sparsegp.fit.posing import AskedModel, AutoOptions, settled
 from sparsegp.fit.problem import Problem, Start
 from sparsegp.kernels import SquaredExponential
 
@@ -42,7 +42,7 @@ def test_blocks_of_pic_are_large_unless_their_number_is_given(n_blocks, n_induci
     rows = MemoryRows(Block(torch.from_numpy(X), torch.from_numpy(y)))
 
     def blocks_of(approximation):
-        return settled(problem, Asked(approximation, 0.5, n_inducing, None), rows, AutoOptions())[0].n_blocks
+        return settled(problem, AskedModel(approximation, 0.5, n_inducing, None), rows, AutoOptions())[0].n_blocks
 
     assert blocks_of("auto") == expected
     assert blocks_of("vfe") == n_blocks
@@ -154,7 +154,7 @@ def test_a_chosen_model_is_saved_updated_and_predicts_by_name(tmp_path):
 
 def test_the_number_of_inducing_inputs_follows_rows_and_budget():
     def chosen(n_rows, budget=None):
-        return auto._n_inducing(n_rows, budget, AutoOptions())
+        return posing._n_inducing(n_rows, budget, AutoOptions())
 
     assert (chosen(100), chosen(2000), chosen(10**6)) == (32, 250, 512)
     assert 32 <= chosen(10**6, 5.0) < chosen(10**6, 60.0) <= 512
@@ -298,7 +298,7 @@ def test_a_chosen_fit_can_be_stopped(press, budget):
     ids=str,
 )
 def test_wrong_parameters_are_refused_before_anything_is_chosen(monkeypatch, wrong):
-    monkeypatch.setattr(auto, "settled", None)
+    monkeypatch.setattr(posing, "settled", None)
     with pytest.raises(InputError, match=repr(next(iter(wrong.values())))):
         SparseGPRegressor(**wrong).fit(*waves())
 

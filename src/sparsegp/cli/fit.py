@@ -151,7 +151,7 @@ def _fit_and_save(
         print_json(result)
     else:
         show("Fitted", {name: value for name, value in result.items() if name != "features"}, as_json)
-        for sentence in told(model, target):
+        for sentence in sentences(model, target):
             say(sentence)
     if watcher.fraction < 1.0:
         note(f"{output} is a model of {watcher.fraction:.1%} of the rows. It can be updated with other rows.")
@@ -193,7 +193,7 @@ def held_out_scores(model: Any) -> dict[str, Any]:
     return {"held_out_rows": n_rows, **{shown: float(found[name]) for name, shown in names.items()}}
 
 
-def told(model: Any, target: str) -> list[str]:
+def sentences(model: Any, target: str) -> list[str]:
     """How good the model is, and what was chosen and why: one sentence each."""
     sentences, scores, choice = [], held_out_scores(model), model.info_.get("choice", {})
     transform = model.scaling_.transform

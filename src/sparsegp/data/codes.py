@@ -310,7 +310,7 @@ class Date:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class Dropped:
     """A column that says nothing, or that is not to be looked at."""
 
     name: str

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparsegp.data import codes
-from sparsegp.data.codes import CYCLES, Category, Code, Date, Embedding, LeftOut, Number
+from sparsegp.data.codes import CYCLES, Category, Code, Date, Dropped, Embedding, Number
 from sparsegp.data.values import (
     BOOLEAN_TYPE,
     DATE_TYPE,
@@ -306,9 +306,9 @@ class Survey:
 def _code(facts: ColumnFacts, asked: str | tuple[str, ...] | None, options: SurveyOptions) -> Code:
     name = facts.name
     if asked == AS_IGNORED:
-        return LeftOut(name, codes.IGNORED)
+        return Dropped(name, codes.IGNORED)
     if not facts.n_present:
-        return LeftOut(name, codes.EMPTY)
+        return Dropped(name, codes.EMPTY)
     if isinstance(asked, tuple):
         return _ordered(facts, asked)
     if asked == AS_CATEGORY:
@@ -322,7 +322,7 @@ def _code(facts: ColumnFacts, asked: str | tuple[str, ...] | None, options: Surv
     if asked == AS_DATE:
         raise InputError(f"columns[{name!r}] is 'date', but the column has {', '.join(sorted(facts.families))}.")
     if facts.low == facts.high and not facts.n_missing:
-        return LeftOut(name, codes.CONSTANT)
+        return Dropped(name, codes.CONSTANT)
     return Number(name, facts.mean, facts.n_missing > 0, codes.BOOLEAN if _is_boolean(facts) else codes.NUMBER)
 
 
@@ -341,7 +341,7 @@ def _text(facts: ColumnFacts, asked: str | None, options: SurveyOptions) -> Code
                 f"columns[{facts.name!r}] is {asked!r}, but the column is text with more than {options.most_levels:,} "
                 "values. Convert it before the fit."
             )
-        return LeftOut(facts.name, codes.IDENTIFIER)
+        return Dropped(facts.name, codes.IDENTIFIER)
     if facts.order is not None and asked is None:
         return _ordered(facts, facts.order)
     if asked == AS_NUMBER or (asked is None and is_text and are_numbers(values)):
@@ -393,7 +393,7 @@ def _date(facts: ColumnFacts, asked: str | None, options: SurveyOptions) -> Code
             "in days, too."
         )
     if facts.low == facts.high and not facts.n_missing:
-        return LeftOut(facts.name, codes.CONSTANT)
+        return Dropped(facts.name, codes.CONSTANT)
     span = facts.high - facts.low
     spanned = [name for name, days in CYCLES.items() if span >= options.cycles_spanned * days]
     cycles = tuple(name for name in spanned if name != "day" or facts.has_clock)
@@ -414,7 +414,7 @@ def _ordered(facts: ColumnFacts, order: tuple[str, ...]) -> Code:
             "levels, from the first to the last."
         )
     if len(met) < 2 and not facts.n_missing:
-        return LeftOut(facts.name, codes.CONSTANT)
+        return Dropped(facts.name, codes.CONSTANT)
     place = dict(zip(order, ranks.tolist(), strict=True))
     mean = float(np.average([place[level] for level in met], weights=counts))
     missing = mean if facts.n_missing else None
@@ -425,16 +425,16 @@ def _category(facts: ColumnFacts, options: SurveyOptions, *, found: bool) -> Cod
     """Indicators, or one point a level where there are many; `found`: nobody has said that it is a category."""
     assert facts.levels is not None
     if facts.levels.values is None:
-        return LeftOut(facts.name, codes.IDENTIFIER)
+        return Dropped(facts.name, codes.IDENTIFIER)
     levels, counts = facts.levels.sorted()
     kept = [level for level, n in zip(levels, counts, strict=True) if n >= options.fewest_rows]
     rare = [level for level, n in zip(levels, counts, strict=True) if n < options.fewest_rows]
     if len(levels) == 1 and not facts.n_missing:
-        return LeftOut(facts.name, codes.CONSTANT)
+        return Dropped(facts.name, codes.CONSTANT)
     n_kept = sum(n for n in counts if n >= options.fewest_rows)
     is_long = facts.n_present >= options.fewest_for_identifier
     if found and is_long and n_kept < options.repeated * facts.n_present and len(levels) > options.few_levels:
-        return LeftOut(facts.name, codes.IDENTIFIER)
+        return Dropped(facts.name, codes.IDENTIFIER)
     if len(rare) == 1 or len(levels) <= options.few_levels // 2:
         kept, rare = levels, []
     most = options.few_levels if n_kept >= options.rows_for_point * len(kept) else options.most_indicators
@@ -448,6 +448,6 @@ def _points(facts: ColumnFacts, levels: Sequence[str], counts: Sequence[int], op
     kept = tuple(level for level, n in zip(levels, counts, strict=True) if n >= options.fewest_for_point)
     rare = tuple(level for level, n in zip(levels, counts, strict=True) if n < options.fewest_for_point)
     if not kept:
-        return LeftOut(facts.name, codes.IDENTIFIER)
+        return Dropped(facts.name, codes.IDENTIFIER)
     missing = 0.0 if facts.n_missing else None
     return Embedding(facts.name, kept, (0.0,) * len(kept), 0.0, rare[: options.most_rare_names], missing)

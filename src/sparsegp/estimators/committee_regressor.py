@@ -23,11 +23,11 @@ from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.opening import Given, Opened, named_cluster, opened
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
-from sparsegp.fit.auto import is_auto
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committees import ExpertKind
 from sparsegp.fit.kernel_choice import LearnedNoise
 from sparsegp.fit.pipeline import Progress, budget_report, steps
+from sparsegp.fit.posing import is_auto
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.infer.drift import Innovations
@@ -237,7 +237,7 @@ class CommitteeGPRegressor(Estimator):
         return self._fit(given, named_cluster(client, cluster))
 
     def _fit(self, given: Given, where: Any = None) -> Self:
-        budget, (kind, rule) = Budget(self.time_budget, options=self.fit_options.budget), self.check_parameters()
+        budget, (kind, rule) = self.fit_options.started(self.time_budget), self.check_parameters()
         most_asked = self._most_asked(given)
         if most_asked is not None and self.partition == "random" and given.blocks is None:
             raise InputError(
@@ -474,15 +474,15 @@ class CommitteeGPRegressor(Estimator):
 
 def _report(last: Progress, budget: Budget) -> dict[str, Any]:
     """What `info_` says of a fit."""
-    used = budget.used
-    info = {**last.info, "innovations": Innovations().summary(), "seconds": used}
+    report = budget_report(budget, last.rows_seen, last.fraction, last.reason)
+    info = {**last.info, "innovations": Innovations().summary(), "seconds": report["used"]}
     if not budget.limited:
         return info
     if last.reason == reasons.TOO_SHORT:
         warnings.warn(
             f"time_budget={budget.asked:g} s was shorter than the inference of all experts, and the fit took "
-            f"{used:.2g} s. The model is valid but rests on starting values: give it more time, or smaller "
+            f"{report['used']:.2g} s. The model is valid but rests on starting values: give it more time, or smaller "
             "experts (n_experts=).",
             stacklevel=3,
         )
-    return {**info, "budget": budget_report(budget, last.rows_seen, last.fraction, last.reason)}
+    return {**info, "budget": report}

@@ -38,7 +38,7 @@ class Intention:
     words: str
     row_visits: float
 
-    def told(self, seconds_per_visit: float) -> str:
+    def in_words(self, seconds_per_visit: float) -> str:
         return f"[sparsegp] {self.words}: at most about {self.row_visits * seconds_per_visit:,.0f} s at this speed"
 
 
@@ -135,7 +135,7 @@ class StepListener:
         if self.intention is None or time.perf_counter() - self.started < SECONDS_BEFORE_INTENTION:
             return
         visits = max(step.n_rows * step.evaluations, 1)
-        print(self.intention.told(step.seconds / visits), file=sys.stderr)
+        print(self.intention.in_words(step.seconds / visits), file=sys.stderr)
         self.intention = None
 
     def _print(self, step: LearningStep) -> None:

@@ -28,13 +28,13 @@ from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.opening import Given, Opened, cluster_of, is_dask, named_cluster, opened
 from sparsegp.estimators.progress import Intention, StepListener, with_callbacks
 from sparsegp.files import schema
-from sparsegp.fit import auto
-from sparsegp.fit.auto import Asked, Choice, is_auto
+from sparsegp.fit import posing
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
 from sparsegp.fit.held_out import steps
 from sparsegp.fit.model import Model, RowSumOf
 from sparsegp.fit.pipeline import Progress, budget_report
+from sparsegp.fit.posing import AskedModel, Choice, is_auto
 from sparsegp.fit.problem import CALIBRATIONS, Problem
 from sparsegp.fit.trends import TRENDS
 from sparsegp.infer import anytime_run
@@ -418,7 +418,7 @@ class SparseGPRegressor(Estimator):
                 options=self.fit_options.opening,
             ) as data:
                 problem = self._problem(data, approx, np.random.default_rng(seed), listener, watched=watched)
-                problem, choice = auto.settled(problem, self._asked(sums=sums), data.rows, self.fit_options.auto)
+                problem, choice = posing.settled(problem, self._asked(sums=sums), data.rows, self.fit_options.auto)
                 if file is not None:
                     name = self._task_name(data)
                     problem = replace(problem, checkpoint=Resumption.of(file, name, seed))
@@ -465,8 +465,8 @@ class SparseGPRegressor(Estimator):
             calibration=self.fit_options.calibration_of(self.calibration, self.optimizer, data.rows),
         )
 
-    def _asked(self, *, sums: bool) -> Asked:
-        return Asked(
+    def _asked(self, *, sums: bool) -> AskedModel:
+        return AskedModel(
             self.approximation,
             self.power,
             None if is_auto(self.n_inducing) else self.n_inducing,
@@ -786,7 +786,7 @@ class SparseGPRegressor(Estimator):
     @property
     def approximation_of_sums(self) -> Any:
         """The one given; for "auto", that of rows that come in batches."""
-        return auto.OF_SUMS if is_auto(self.approximation) else self.approximation
+        return posing.OF_SUMS if is_auto(self.approximation) else self.approximation
 
     def check_parameters(self) -> Approximation:
         """The approximation, that of rows in batches for "auto", after a check of every parameter."""

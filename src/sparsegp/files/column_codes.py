@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparsegp.data.codes import Category, Code, Date, Embedding, LeftOut, Number
+from sparsegp.data.codes import Category, Code, Date, Dropped, Embedding, Number
 from sparsegp.data.completion import KNOTS, Completion, is_correlation
 from sparsegp.data.encoding import Encoding
 from sparsegp.errors import ModelFileError
@@ -85,7 +85,7 @@ def _restored(record: schema.ColumnCode) -> Code:
     name, kind = record.name, record.kind
     levels, rare = tuple(record.levels or ()), tuple(record.rare or ())
     if record.form == LEFT_OUT:
-        return LeftOut(name, kind)
+        return Dropped(name, kind)
     if record.form == INDICATORS:
         return Category(name, levels, rare, record.was_missing, kind)
     if record.form == CIRCLES:

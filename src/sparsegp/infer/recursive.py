@@ -25,7 +25,7 @@ from sparsegp.infer.row_map import RowMap, WhitenedRow, plus_outer
 
 
 @dataclass(frozen=True)
-class Moments:
+class StateMoments:
     """q(v) = N(mean, root root^T), log det of its precision, and how many rows ago it was derived from statistics."""
 
     mean: Tensor
@@ -44,7 +44,7 @@ class FilterState:
     prior: SparsePrior
     summed: BlockStatistics
     row_map: RowMap
-    moments: Moments | None = None
+    moments: StateMoments | None = None
     pending: tuple[WhitenedRow, ...] = ()
 
     @cached_property
@@ -56,7 +56,7 @@ class FilterState:
         shift = old.shift + A.mT @ torch.tensor([row.target for row in self.pending], dtype=torch.float64)
         return replace(old, precision=old.precision + linalg.row_gram(A.mT), shift=shift)
 
-    def holding(self, statistics: BlockStatistics, moments: Moments | None = None) -> "FilterState":
+    def holding(self, statistics: BlockStatistics, moments: StateMoments | None = None) -> "FilterState":
         """The state of other rows seen through the same prior."""
         return FilterState(self.prior, statistics, self.row_map, moments)
 
@@ -66,12 +66,12 @@ class FilterState:
         return InducingPosterior.from_statistics(self.statistics)
 
     @cached_property
-    def current(self) -> Moments:
+    def current(self) -> StateMoments:
         """The moments carried forward, or else derived from the statistics: root = LB^-T."""
         if self.moments is not None:
             return self.moments
         LB = self.q.LB
-        return Moments(self.q.mean, linalg.inverse_lower(LB.factor).mT, float(LB.logdet), 0)
+        return StateMoments(self.q.mean, linalg.inverse_lower(LB.factor).mT, float(LB.logdet), 0)
 
     @property
     def mean(self) -> Tensor:
@@ -191,7 +191,7 @@ def _kalman(state: FilterState, part: WhitenedBlock, started: float) -> Step:
     half = linalg.solve_lower(C.factor, spread.mT).mT
     root = old.root - half @ linalg.solve_lower(_plus_identity(C.factor), Phi.mT)
     S_logdet = float(C.logdet)
-    moments = Moments(old.mean + spread @ solved, root, old.precision_logdet + S_logdet, old.age + len(target))
+    moments = StateMoments(old.mean + spread @ solved, root, old.precision_logdet + S_logdet, old.age + len(target))
     precision = state.statistics.precision + linalg.row_gram(A.mT)
     new = state.holding(_added(state.statistics, part, precision), _while_fresh(moments))
     return new, _info(state, part, innovation * solved, S_logdet, "kalman", C.jitter, started)
@@ -207,7 +207,7 @@ def _plus_identity(A: Tensor) -> Tensor:
     return A + torch.eye(A.shape[0], dtype=A.dtype, device=A.device)
 
 
-def _while_fresh(moments: Moments) -> Moments | None:
+def _while_fresh(moments: StateMoments) -> StateMoments | None:
     """None asks for new moments from the accumulators: once in about M rows, a cost of O(M^2) a row."""
     return moments if moments.age < max(len(moments.mean), FEWEST_ROWS_BETWEEN_REFRESHES) else None
 
@@ -248,7 +248,7 @@ def _add_row(state: FilterState, block: Block, started: float) -> Step:
     gain = root.dot(phi)
     S, innovation = 1.0 + float(phi.dot(phi)), row.target - float(a.dot(mean))
     logdet, S_logdet, nis = math.log(v), math.log(S), innovation * innovation / S
-    moments = Moments(
+    moments = StateMoments(
         torch.from_numpy(mean + (innovation / S) * gain),
         torch.from_numpy(plus_outer(root, gain, phi, -1.0 / (S + math.sqrt(S)))),
         old.precision_logdet + S_logdet,

@@ -51,7 +51,7 @@ def squared_exponential(X: Tensor, Z: Tensor, lengthscales: Tensor, log_variance
 
 
 @dataclass(frozen=True)
-class Columns:
+class KernelColumns:
     """X -> k(X, Z) for one Z, whose side of the distances is computed once; values only. No profile: SE."""
 
     profile: Profile | None
@@ -70,7 +70,7 @@ class Columns:
         Z: Tensor,
         lengthscales: Tensor,
         log_variance: Tensor,
-    ) -> Columns:
+    ) -> KernelColumns:
         """From the active columns of Z."""
         with torch.no_grad():
             scales = lengthscales if profile is None else lengthscales / profile.steepness**0.5

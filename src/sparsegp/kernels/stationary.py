@@ -25,7 +25,7 @@ from sparsegp.kernels.radial import (
     MATERN12,
     MATERN32,
     MATERN52,
-    Columns,
+    KernelColumns,
     Profile,
     covariance,
     squared_distance,
@@ -108,10 +108,10 @@ class Stationary(Kernel):
         text = self.arguments_repr({"variance": self.variance, "lengthscales": shown, **more})
         return text if self.groups is None else f"{text}, groups={list(self.groups)}"
 
-    def _columns_onto(self, profile: Profile | None, Z: Tensor) -> Columns:
+    def _columns_onto(self, profile: Profile | None, Z: Tensor) -> KernelColumns:
         own_Z = self.select(Z)
         dims = None if self.active_dims is None else list(self.active_dims)
-        return Columns.build(profile, dims, own_Z, self._lengthscales_like(own_Z), self.log_variance.to(own_Z))
+        return KernelColumns.build(profile, dims, own_Z, self._lengthscales_like(own_Z), self.log_variance.to(own_Z))
 
     def _lengthscales_like(self, X: Tensor) -> Tensor:
         lengthscales = self.lengthscales

@@ -10,7 +10,7 @@ from sparsegp.data import Asked
 from sparsegp.errors import InputError
 from sparsegp.estimators.checks import positive_count
 from sparsegp.estimators.sparse import SparseGPRegressor
-from sparsegp.fit.auto import is_auto
+from sparsegp.fit.posing import is_auto
 from sparsegp.fit.problem import AUTO
 from sparsegp.planning.estimate import (
     CLUSTER,
