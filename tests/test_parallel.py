@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -96,6 +99,40 @@ def test_a_fit_and_its_predictions_leave_the_number_of_threads_as_it_was() -> No
         assert parallel.available() == 2
     finally:
         torch.set_num_threads(usual)
+
+
+SHARED_WORK = """
+import os, signal, sys
+import numpy as np, torch
+from sklearn.cluster import KMeans
+from sparsegp import SparseGPRegressor
+
+X = np.random.default_rng(0).standard_normal((2000, 2))
+gp = SparseGPRegressor("se", "vfe", n_inducing=20, optimizer=None).fit(X, X[:, 0])
+
+def work():
+    torch.set_num_threads(2)
+    torch.ones(2**21).exp_()
+    KMeans(3, n_init=1, random_state=0).fit(X)
+    return gp.predict(X)
+
+expected = work()
+for generation in range(2):
+    if (child := os.fork()) == 0:
+        signal.alarm(60)
+        np.testing.assert_allclose(work(), expected, rtol=1e-12)
+        continue
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+def test_forked_processes_compute_in_several_threads_as_well() -> None:
+    """The threads of OpenMP stay behind in a fork. A child that waits for them waits forever."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", SHARED_WORK]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_variance_of_targets_does_not_depend_on_the_number_of_threads() -> None:

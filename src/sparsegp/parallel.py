@@ -31,6 +31,7 @@ Home = TypeVar("Home", bound=Hashable)
 WAITING_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 SECOND_TEAM = "sparsegp-second-team"
 SHARED_ENTRIES = 2**20
+OMP_PAUSE_HARD = 2
 FEW_ROWS = 64
 """So few rows to predict are not worth a second thread."""
 ALONE_ROWS = 1200
@@ -178,7 +179,19 @@ def _pools(kind: str) -> Sequence[LibController]:
     return tuple(pool for pool in ThreadpoolController().lib_controllers if pool.internal_api == kind)
 
 
+def _dismiss_teams() -> None:
+    """End the threads of GNU's OpenMP that wait for this one; its next shared operation forms them anew.
+
+    A forked process has none of them. Its first shared operation would wait for them forever.
+    """
+    for pool in _all_pools().lib_controllers:
+        if pool.prefix == "libgomp" and hasattr(pool.dynlib, "omp_pause_resource_all"):  # OpenMP 5.0
+            pool.dynlib.omp_pause_resource_all(OMP_PAUSE_HARD)
+
+
 sleep_while_waiting()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_dismiss_teams)
 
 
 class _Outcome(Generic[Result]):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import json
+import threading
 import warnings
 import zipfile
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 from pyarrow import csv, feather, ipc
 
 from source_problems import NAMES, ROLES, columns, frame, matrix
-from sparsegp.data import Dialect, Files, open_source
+from sparsegp.data import Dialect, Files, open_source, text_files
 from sparsegp.errors import InputError
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -165,6 +167,65 @@ def test_what_the_file_does_not_tell_can_be_given(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=message):
             Dialect(**wrong)
+
+
+def decoded_in(seen: set[int]) -> str:
+    """The name of an encoding, that of Latin 1, which notes the threads that decode it."""
+
+    class Decoder(codecs.getincrementaldecoder("latin-1")):  # type: ignore[misc]
+        def decode(self, given: bytes, final: bool = False) -> str:
+            seen.add(threading.get_ident())
+            return str(super().decode(given, final))
+
+    def decode(given: bytes, errors: str = "strict") -> tuple[str, int]:
+        seen.add(threading.get_ident())
+        return codecs.latin_1_decode(given, errors)
+
+    name, encoder = f"noted-{id(seen)}", codecs.lookup("latin-1")
+    info = codecs.CodecInfo(encoder.encode, decode, incrementaldecoder=Decoder, name=name)
+    codecs.register(lambda asked: info if asked == name.replace("-", "_") else None)
+    return name
+
+
+def test_only_the_thread_that_reads_decodes(tmp_path: Path) -> None:
+    """A thread of Arrow that calls Python while the interpreter ends hangs it, or aborts."""
+    path, seen = tmp_path / "rows.csv", set[int]()
+    path.write_bytes("größe,y\n".encode("latin-1") + b"1.5,2\n" * 500_000)
+    X, _ = rows_of(written(path, encoding=decoded_in(seen)))
+    assert len(X) == 500_000
+    assert seen == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("block_bytes", [256, 1000])
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252", "utf-8-sig"])
+def test_text_that_is_decoded_in_blocks_has_the_rows_of_utf_8(
+    encoding: str, header: bool, block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f'{k},"größe ""{k % 3}"",\nzwei Zeilen",{k / 4}' for k in range(40)]
+    text = "\r\n".join(["a,größe,y"] * header + lines)
+    names: Any = dict(zip(("target", "features"), ("y", ["a"]) if header else ("column3", ["column1"]), strict=True))
+    plain, other = tmp_path / "plain.csv", tmp_path / "other.csv"
+    plain.write_bytes(text.encode())
+    other.write_bytes(text.encode(encoding))
+    expected = rows_of(written(plain, header=header), **names)
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
+    found = rows_of(written(other, encoding=encoding, header=header), **names)
+    for got, reference in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(got, reference)
+    assert len(expected[1]) == 40
+
+
+def test_what_cannot_be_decoded_further_down_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.csv"
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 64)
+    path.write_bytes("a,y\n".encode("utf-16") + "1,2\n".encode("utf-16-le") * 100_000 + b"1")
+    with pytest.raises(InputError, match="is not utf-16 text"):
+        rows_of(path)
+    monkeypatch.setattr(text_files, "_LONGEST_ROW_BYTES", 100)
+    path.write_bytes("a,y\n1,2\n".encode("utf-16") + "1".encode("utf-16-le") * 1000)
+    with pytest.raises(InputError, match="a row has more than 100 bytes"):
+        rows_of(path)
 
 
 @pytest.mark.parametrize(

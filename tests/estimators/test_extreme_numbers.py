@@ -113,3 +113,19 @@ def test_blocks_of_columns_in_units_that_are_too_far_apart_are_refused():
         SparseGPRegressor("se", "pic", n_inducing=5, n_blocks=3, optimizer=None, normalize=False).fit(
             inputs, LINE[:, 0]
         )
+
+
+@pytest.mark.parametrize(("size", "noise"), [(1e60, 1e-140), (1e130, 1e-5), (1e130, 1e-140)])
+def test_nystrom_refuses_noise_that_leaves_no_digits(size, noise):
+    """It was accepted, and predicted infinity; or the message was about normalize=."""
+    model = SparseGPRegressor("se", "nystrom", n_inducing=5, optimizer=None, random_state=0)
+    with pytest.raises(InputError, match=r"that of row [03] is only .* Give a larger noise variance"):
+        model.fit(X, y * size, noise_var=np.where(np.arange(40) == 3, 0.5 * noise, noise))
+
+
+@pytest.mark.parametrize("weights", [None, np.full(40, 1e12)])
+def test_nystrom_with_the_least_noise_that_is_accepted_predicts_numbers(weights):
+    noise = 1e-31 if weights is None else 1e-19
+    model = SparseGPRegressor("se", "nystrom", n_inducing=5, optimizer=None, random_state=0, clip_variances=True)
+    model.fit(X, y * 1e130, noise_var=np.full(40, noise * 1e260), sample_weight=weights)
+    assert np.isfinite(model.predict(X, return_std=True)).all()

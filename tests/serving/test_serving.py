@@ -309,3 +309,17 @@ def test_the_command_predicts_without_torch(path, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 6
+
+
+def test_a_prediction_that_overflows_on_its_way_back_to_y_is_refused(tmp_path):
+    """The logarithm is a number, its exponential is none."""
+    description, arrays = container.read(FIXTURES / "prices_v2.sgp")
+    description["scaling"]["target_mean"] = 800.0
+    container.write(tmp_path / "forged.sgp", description, arrays)
+    with pytest.raises(ModelFileError, match="not a finite number"):
+        sparsegp.load(tmp_path / "forged.sgp")
+    model = serving.load(tmp_path / "forged.sgp").of_numbers()
+    X = np.zeros((3, model.n_features_in_))
+    for call in (model.predict, model.predict_interval, lambda X: model.predict_quantiles(X, [0.5])):
+        with pytest.raises(InputError, match="not a finite number"):
+            call(X)

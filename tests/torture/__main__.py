@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from pathlib import Path
@@ -21,8 +22,10 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], help="names of campaigns")
     parser.add_argument("--seed", type=int, default=0, help="of the first case; the next one has the next")
     parser.add_argument("--count", type=int, default=None, help="cases of each campaign")
+    parser.add_argument("--threads", type=int, default=1, help="of torch, in every process that is started as well")
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(given.threads)
+    os.environ["OMP_NUM_THREADS"] = str(given.threads)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what came of the cases so far is printed
     chosen = [one for one in campaigns.ALL if not given.only or one.name in given.only]
     whole = sum(one.share for one in chosen)

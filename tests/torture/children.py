@@ -28,6 +28,8 @@ from torture.writes import CALLS, intercepted
 PROGRAM = "import sys; sys.argv[0] = 'sparsegp'; from sparsegp.cli import main; main()"
 IMPORTED = ["torture.children", "pandas", "pyarrow.csv", "pyarrow.parquet", "sparsegp.cli", "sparsegp.report"]
 IMPORTED += ["sklearn.neighbors", "sklearn.cluster", "scipy.optimize", "sparsegp.serving", "rich.console", "rich.table"]
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Unless the environment says otherwise."""
 SECONDS = 600
 KILLABLE = (*CALLS, (whole_file._Unfinished, "write"))
 LONGEST_PAUSE = 0.01
@@ -92,7 +94,7 @@ def afresh(folder: Path, *arguments: str) -> Command:
     """By an interpreter of its own, as the user does."""
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True, env={**ONE_THREAD, **os.environ},
     )  # fmt: skip
 
     def ended() -> tuple[int, str]:
@@ -131,9 +133,7 @@ def counted(folder: Path, *arguments: str) -> int:
 
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    # A second team of threads would not survive the fork (sparsegp.parallel).
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    os.environ |= {**ONE_THREAD, **os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     context.set_forkserver_preload(IMPORTED)
     return context
 

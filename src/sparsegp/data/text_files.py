@@ -1,5 +1,6 @@
 """CSV as people have it: separator, decimal comma, encoding and header are found in the file, or given."""
 
+import codecs
 import csv as python_csv
 import io
 import re
@@ -22,6 +23,8 @@ SEPARATORS = ",;\t|"
 MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "?")
 MISSING_WORDS = ("N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null")
 _LOOK_AT_LINES = 100
+_BLOCK_BYTES = 2**22  # of which Arrow finds the types in the first 2**20 of UTF-8, a fourth at least
+_LONGEST_ROW_BYTES = 2**25
 _COLUMN_NUMBER = re.compile(r"column #(\d+)")
 _DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}([.' ]\d{3})+),\d+")
 _DECIMAL_POINT = re.compile(r"[-+]?\d+\.(\d{1,2}|\d{4,})")  # 1.234 may be a thousand
@@ -176,21 +179,60 @@ class CsvFile:
         if not dialect.header:
             names = [f"column{k + 1}" for k in range(len(self._first_rows[0]) if self._first_rows else 0)]
         try:
-            return csv.open_csv(
-                opened(self.path, self.kind.compression),
-                read_options=csv.ReadOptions(encoding=dialect.encoding, column_names=names),
-                # only text that has quotes can have line breaks within them, and looking for them costs time
-                parse_options=csv.ParseOptions(delimiter=dialect.sep, newlines_in_values=b'"' in self.kind.head),
-                convert_options=csv.ConvertOptions(
-                    column_types=types,
-                    include_columns=list(types),
-                    decimal_point=dialect.decimal,
-                    null_values=[*MISSING, *MISSING_WORDS],
-                    strings_can_be_null=True,
-                ),
-            )
+            if codecs.lookup(dialect.encoding or "utf-8").name == "utf-8":
+                return self._parsed(opened(self.path, self.kind.compression), names, types)
+            blocks = self._decoded_blocks()
+            first = self._parsed(next(blocks, pa.BufferReader(b"")), names, types)
+            return pa.RecordBatchReader.from_batches(first.schema, self._continued(first, blocks, types))
         except (pa.ArrowException, OSError, UnicodeError) as error:
             raise self._unreadable(error) from error
+
+    def _parsed(self, source: Any, names: list[str] | None, types: dict[str, Any]) -> Any:
+        return csv.open_csv(
+            source,
+            read_options=csv.ReadOptions(column_names=names),
+            # only text that has quotes can have line breaks within them, and looking for them costs time
+            parse_options=csv.ParseOptions(delimiter=self.dialect.sep, newlines_in_values=self._has_quotes),
+            convert_options=csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                decimal_point=self.dialect.decimal,
+                null_values=[*MISSING, *MISSING_WORDS],
+                strings_can_be_null=True,
+            ),
+        )
+
+    @property
+    def _has_quotes(self) -> bool:
+        return b'"' in self.kind.head
+
+    def _continued(self, first: Any, blocks: Iterator[Any], types: dict[str, Any]) -> Iterator[Any]:
+        """The rows of the first block and of the others, which have neither a line of names nor types of their own."""
+        yield from first
+        names = list(self._head.schema.names) if types else first.schema.names
+        types = types or {field.name: field.type for field in first.schema}
+        for block in blocks:
+            yield from self._parsed(block, names, types)
+
+    def _decoded_blocks(self) -> Iterator[Any]:
+        """Whole rows as UTF-8, some at a time.
+
+        Arrow would decode in threads of its own, which call Python. They do so ahead of the reader, and a program that
+        ends meanwhile hangs or aborts. What they get here is a copy that Python has no part in.
+        """
+        decoder, rest = codecs.getincrementaldecoder(self.dialect.encoding or "utf-8")(), b""
+        with opened(self.path, self.kind.compression) as source:
+            while part := source.read(_BLOCK_BYTES):
+                rest += decoder.decode(part).encode()
+                end = _end_of_rows(rest, self._has_quotes)
+                if end:
+                    yield _copied(rest[:end])
+                    rest = rest[end:]
+                elif len(rest) > _LONGEST_ROW_BYTES:
+                    raise pa.ArrowInvalid(f"a row has more than {_LONGEST_ROW_BYTES:,} bytes")
+            rest += decoder.decode(b"", final=True).encode()
+            if rest:
+                yield _copied(rest)
 
     def _unreadable(self, error: Exception) -> InputError:
         """Arrow numbers the columns; people know their names. Its rows are lines: the header is row 1."""
@@ -220,6 +262,24 @@ class CsvFile:
         head = self.kind.head
         count = head.count(b"\n") + (not head.endswith(b"\n"))
         return max(0, round(count * self.path.stat().st_size / len(head)) - self.given.header)
+
+
+def _end_of_rows(block: bytes, has_quotes: bool) -> int:
+    """The place behind the last line break, of those that are not within quotes."""
+    mark, end = b"\n" if b"\n" in block else b"\r", len(block)
+    n_quotes = block.count(b'"') if has_quotes else 0
+    while (place := block.rfind(mark, 0, end)) >= 0:
+        n_quotes -= block.count(b'"', place, end) if has_quotes else 0
+        if n_quotes % 2 == 0:
+            return place + 1
+        end = place
+    return 0
+
+
+def _copied(block: bytes) -> Any:
+    sink = pa.BufferOutputStream()
+    sink.write(block)
+    return pa.BufferReader(sink.getvalue())
 
 
 def _encoding_of(head: bytes, label: str) -> str:

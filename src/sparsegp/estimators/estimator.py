@@ -320,7 +320,11 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
 
     def _carried(self, forecast: Predictive, latent: bool) -> Predictive:
         """The forecast of y, from that of what was learned; f stays where it is."""
-        return forecast if latent else self.scaling_.carried(forecast)
+        carried: Predictive = forecast if latent else self.scaling_.carried(forecast)
+        if carried is not forecast:
+            with np.errstate(all="ignore"):  # the exponential of a number can be none
+                require_numbers(carried.mean, carried.std)
+        return carried
 
     def _forecast(self, rows: Array, latent: bool, blocks: ArrayLike | None) -> Predictive:
         """Of complete rows in the scaling of the model."""

@@ -12,6 +12,7 @@ from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.core.dense import ExactPosterior, NystromPosterior, require_dense_size
 from sparsegp.core.posterior import LatentPosterior
+from sparsegp.core.prior import SparsePrior
 from sparsegp.errors import InputError
 from sparsegp.fit.model import Found, Model
 from sparsegp.fit.problem import Problem
@@ -21,6 +22,9 @@ from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import ExactObjective
 from sparsegp.learn.schedules import OPTIMIZERS, learn
 from sparsegp.learn.trace import Deadline, LearningResult
+
+LEAST_NOISE_OF_NYSTROM = 2.0**-104
+"""Of the variance of f: the square of the rounding of double precision."""
 
 Fit = tuple[Hyperparameters, list[LearningResult], LatentPosterior, float, float]
 """Hyper-parameters, stages of learning, posterior, log evidence and jitter."""
@@ -67,6 +71,7 @@ def _nystrom(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> F
     chosen = _selected(problem, rows)
     learned = problem.learn_inducing and chosen.shape[0] < len(rows)
     hyper = _hyperparameters(problem, rows.all, chosen, learn_inducing=learned)
+    _require_noise(hyper.prior(problem.approx), rows.all)
     learning: list[LearningResult] = []
     optimizer = problem.optimizer
     if optimizer is not None:
@@ -80,6 +85,19 @@ def _nystrom(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> F
     _, posterior, info = batch.infer(prior, rows)
     nystrom = NystromPosterior.build(prior, rows.all, posterior.q, clip=problem.clip_variances)
     return hyper, learning, nystrom, info.log_evidence, info.jitter
+
+
+def _require_noise(prior: SparsePrior, block: Block) -> None:
+    """Covariances divided by the noise are subtracted from one another: nothing is left of their 16 digits."""
+    weight = 1.0 if block.weight is None else block.weight
+    ratio = prior.row_noise(block) / (weight * prior.kernel.diagonal(block.X))
+    row = int(ratio.argmin())
+    if not ratio[row] >= LEAST_NOISE_OF_NYSTROM:
+        raise InputError(
+            f"approximation='nystrom' divides by the noise of each row, and that of row {row} is only {ratio[row]:.1e} "
+            "of the variance of the targets after division by its weight; predictions have digits from "
+            f"{LEAST_NOISE_OF_NYSTROM:.0e} on. Give a larger noise variance, or use approximation='fitc' or 'exact'."
+        )
 
 
 def _exact(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit:

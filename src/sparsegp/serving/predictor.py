@@ -235,7 +235,16 @@ class Predictor:
         InputError
             If X cannot be used.
         """
-        rows, transform = self._completed(X), self._transform
+        found = self._carried(self._completed(X))
+        if self._transform is not None:  # the exponential of a number can be none
+            with np.errstate(all="ignore"):
+                _finite(found.mean)
+                _finite(found.std)
+        return found
+
+    def _carried(self, rows: Completed) -> Forecast | DrawnForecast | Transformed | Interleaved:
+        """Of y: what was learned of the transformed target is carried back."""
+        transform = self._transform
         found: Forecast | DrawnForecast | Transformed | Interleaved
         if rows.is_complete:
             found = carried(self._forecast(rows.whole), transform)
