@@ -89,6 +89,28 @@ def test_work_in_one_thread_leaves_the_number_as_it_was() -> None:
         torch.set_num_threads(usual)
 
 
+def test_threads_that_overlap_leave_scipy_its_threads() -> None:
+    """Who comes second and leaves last must not take what the first has set for what there was before.
+
+    OpenBLAS takes more threads from the main thread alone, so that one leaves last.
+    """
+    before, inside, done = openblas_threads(), threading.Event(), threading.Event()
+
+    def first() -> None:
+        with parallel.one_scipy_thread():
+            inside.set()
+            done.wait(20)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(20)
+    with parallel.one_scipy_thread():
+        done.set()
+        thread.join()
+        assert openblas_threads() == [1] * len(before)
+    assert openblas_threads() == before
+
+
 def test_a_fit_and_its_predictions_leave_the_number_of_threads_as_it_was() -> None:
     usual, X = parallel.available(), np.random.default_rng(0).standard_normal((1500, 2))
     torch.set_num_threads(2)

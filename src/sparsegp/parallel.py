@@ -10,7 +10,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from queue import SimpleQueue
@@ -156,9 +156,14 @@ def one_scipy_thread() -> AbstractContextManager[None]:
     """Within, the BLAS of numpy and scipy has one thread; that of torch keeps its own.
 
     The vectors of an optimiser are short. OpenBLAS wakes its threads for them all the same, and they spin on a core
-    that torch needs. The setting belongs to the process: the first thread that asks controls it, others leave it alone.
+    that torch needs. The setting belongs to the process: it holds until the last thread that asked for it is done.
     """
-    return _one_thread(_pools("openblas"))
+    return _of_process()
+
+
+@cache
+def _pools(kind: str) -> Sequence[LibController]:
+    return tuple(pool for pool in ThreadpoolController().lib_controllers if pool.internal_api == kind)
 
 
 @contextmanager
@@ -174,9 +179,28 @@ def _one_thread(pools: Sequence[LibController]) -> Iterator[None]:
             pool.set_num_threads(n_threads)
 
 
-@cache
-def _pools(kind: str) -> Sequence[LibController]:
-    return tuple(pool for pool in ThreadpoolController().lib_controllers if pool.internal_api == kind)
+class _Shared:
+    """A context that any number of threads are in together: entered with the first, left with the last of them."""
+
+    def __init__(self, context: Callable[[], AbstractContextManager[None]]) -> None:
+        self.context, self.lock, self.n_inside, self.within = context, threading.Lock(), 0, ExitStack()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self.lock:
+            if self.n_inside == 0:
+                self.within.enter_context(self.context())
+            self.n_inside += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.n_inside -= 1
+                if self.n_inside == 0:
+                    self.within.close()
+
+
+_of_process = _Shared(lambda: _one_thread(_pools("openblas")))
 
 
 def _dismiss_teams() -> None:
@@ -184,7 +208,7 @@ def _dismiss_teams() -> None:
 
     A forked process has none of them. Its first shared operation would wait for them forever.
     """
-    for pool in _all_pools().lib_controllers:
+    for pool in _pools("openmp"):
         if pool.prefix == "libgomp" and hasattr(pool.dynlib, "omp_pause_resource_all"):  # OpenMP 5.0
             pool.dynlib.omp_pause_resource_all(OMP_PAUSE_HARD)
 
