@@ -73,6 +73,8 @@ def test_widening_mirroring_and_centring():
     assert np.allclose(wider.location, SKEWED.location)
     # what is added to the variance is that of the parts
     assert wider.var - SKEWED.var == pytest.approx(3.0 * SKEWED.weight @ SKEWED.width**2)
+    stretched = SKEWED.stretched(2.0)
+    assert np.allclose(stretched.cdf(2.0 * r), SKEWED.cdf(r))
     assert np.allclose(SKEWED.mirrored().cdf(-r), 1.0 - SKEWED.cdf(r))
     moved = Shape(SKEWED.weight, SKEWED.location + 3.0, SKEWED.width).centred()
     assert moved.weight @ moved.location == pytest.approx(0.0, abs=1e-15)

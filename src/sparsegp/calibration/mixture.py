@@ -54,6 +54,10 @@ class Shape:
         """Every part wider, and where it was: narrow parts, which hold much of the density, lose little of it."""
         return Shape(self.weight, self.location, factor * self.width)
 
+    def stretched(self, factor: float) -> "Shape":
+        """The distribution of factor * r: parts that make up a whole together stay close to each other."""
+        return Shape(self.weight, factor * self.location, factor * self.width)
+
     def centred(self) -> "Shape":
         """With mean 0: a forecast stays at the mean of the model.
 

@@ -1,7 +1,7 @@
 """How the shape of forecasts is learned: standardised residuals, and as many parts of a mixture as they call for."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sparsegp.calibration.mixture import Array, Shape, normal_cdf
 
 Whole = NDArray[np.int64]
+Way = Callable[[Shape, float], Shape]
 
 SCORES = np.linspace(-9.0, 0.0, 2001)
 LOG_TAILS = np.log(normal_cdf(SCORES))
@@ -272,14 +273,23 @@ class _Widened:
         return self.coverage_95 > 0.95 + options.errors_short * error
 
 
+WAYS: tuple[Way, ...] = (Shape.widened, Shape.stretched)
+"""How a shape becomes wider: spikes stay where they are, or a flat top stays flat."""
+
+
 def _widened(shape: Shape, left_out: list[Shape], cells: _Cells, options: ShapeOptions) -> _Widened:
-    """`left_out` are the shapes learned without each fold."""
-    factor = _widening(shape, np.stack([_scores(one, cells.values) for one in left_out]), cells, options)
-    others = [one.widened(factor) for one in left_out]
-    density = np.stack([one.log_density(cells.values) for one in others])
-    score = np.stack([_scores(one, cells.values) for one in others])
-    within = cells.mean((score <= _score_of(0.95)).astype(np.float64))
-    return _Widened(shape.widened(factor), factor, density, within)
+    """In the way that keeps more of the density. `left_out` are the shapes learned without each fold."""
+    score = np.stack([_scores(one, cells.values) for one in left_out])
+    found = []
+    for way in WAYS:
+        factor = _widening(shape, way, score, cells, options)
+        others = [way(one, factor) for one in left_out]
+        density = np.stack([one.log_density(cells.values) for one in others])
+        within = cells.mean((np.stack([_scores(one, cells.values) for one in others]) <= _score_of(0.95)) * 1.0)
+        found.append(_Widened(way(shape, factor), factor, density, within))
+        if factor == 1.0:
+            break
+    return max(found, key=lambda one: cells.mean(one.density))
 
 
 def _score_of(coverage: float) -> float:
@@ -287,8 +297,8 @@ def _score_of(coverage: float) -> float:
     return -float(np.interp(math.log(0.5 - 0.5 * coverage), LOG_TAILS, SCORES))
 
 
-def _widening(shape: Shape, score: Array, cells: _Cells, options: ShapeOptions) -> float:
-    """The factor for widths of parts with which central intervals hold as many residuals as they should, within chance.
+def _widening(shape: Shape, way: Way, score: Array, cells: _Cells, options: ShapeOptions) -> float:
+    """The factor with which central intervals hold as many residuals as they should, within chance.
 
     `score` says how far out a residual of each cell is, as the size of a standard normal value, fold by fold.
     """
@@ -300,16 +310,16 @@ def _widening(shape: Shape, score: Array, cells: _Cells, options: ShapeOptions) 
         held = cells.mean((score <= wanted).astype(np.float64))
         if held < coverage - options.errors_short * math.sqrt(coverage * (1.0 - coverage) / n):
             enough = float(sizes[int(np.searchsorted(below, min(n, math.ceil((n + 1.0) * coverage))))])
-            factor = max(factor, _enough(shape, shape.from_normal(np.array([-enough, enough])), coverage, options))
+            factor = max(factor, _enough(shape, way, shape.from_normal(np.array([-enough, enough])), coverage, options))
     # few residuals tell little about a tail
     return 1.0 + (factor - 1.0) * n / (n + options.pseudo_unit)
 
 
-def _enough(shape: Shape, ends: Array, coverage: float, options: ShapeOptions) -> float:
-    """The factor for widths with which no more than `coverage` is between the ends, by bisection."""
+def _enough(shape: Shape, way: Way, ends: Array, coverage: float, options: ShapeOptions) -> float:
+    """The factor with which no more than `coverage` is between the ends, by bisection."""
     low, high = 1.0, options.most_widening
     while high - low > FACTOR_TOLERANCE:
         middle = 0.5 * (low + high)
-        below, above = shape.widened(middle).cdf(ends)
+        below, above = way(shape, middle).cdf(ends)
         low, high = (middle, high) if above - below > coverage else (low, middle)
     return high
