@@ -191,7 +191,7 @@ class _Cells:
         of_rows: Array = values[self.place]
         return of_rows
 
-    def mean(self, values: Array) -> float:
+    def mean(self, values: NDArray[Any]) -> float:
         return float((self.folds * values).sum() / self.folds.sum())
 
     def gain(self, density: Array, other: Array) -> tuple[float, float]:
