@@ -176,6 +176,23 @@ def test_a_budget_of_nothing_still_has_the_plane() -> None:
     assert gp.score(X_[test], y[test]) >= line - 0.002
 
 
+def test_a_part_of_the_rows_that_is_behind_the_plane_gives_way_to_all_of_them() -> None:
+    """What varies quickly is noise to few rows at starting lengthscales; the plane of all rows is not deceived."""
+    X_, y = plane(12_000)
+    y += np.sign(np.sin(40.0 * X_[:, 0]))
+    train, test = slice(0, 10_000), slice(10_000, None)
+    line = LinearRegression().fit(X_[train], y[train]).score(X_[test], y[test])
+    gp = SparseGPRegressor(time_budget=1e-3, random_state=0)
+    with pytest.warns(UserWarning, match="shorter than one step"):
+        gp.fit(X_[train], y[train])
+    assert gp.score(X_[test], y[test]) >= line - 0.002
+    assert gp.info_["choice"]["approximation"] == "vfe"
+    assert "plane" in gp.info_["choice"]["reason"]
+    assert gp.info_["budget"]["rows_seen"] > 8_000
+    low, high = gp.predict_interval(X_[test])
+    assert np.mean((low <= y[test]) & (y[test] <= high)) == pytest.approx(0.95, abs=0.02)
+
+
 @pytest.mark.parametrize("optimizer", ["lbfgs", "ngd", "srgp", "adam"])
 def test_every_optimizer_learns_around_a_trend(optimizer: str) -> None:
     X_, y = wavy(500, wave=1.0)

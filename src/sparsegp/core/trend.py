@@ -42,14 +42,19 @@ class Trend:
         return H.mul_(self.width)
 
 
-def detrended(block: Block, trend: Trend | None) -> Block:
-    """The block without the trend that its rows have by themselves: what is left for a kernel to start from."""
-    if trend is None or len(block) == 0:
-        return block
+def plane_of(block: Block, trend: Trend) -> Tensor:
+    """The coefficients of the trend by least squares, for rows that have some weight."""
     H, y = trend.features(block.X.to(torch.float64)), block.y.to(torch.float64)
     weight = block.weights.to(torch.float64)[:, None]
     gram = H.mT @ (weight * H)
     gram.diagonal().add_(max(block.target_variance, torch.finfo(torch.float64).tiny))
     L = linalg.cholesky(gram, name="precision of the trend", smallest_pivot=0.0).factor
-    slopes = linalg.solve_lower_transposed(L, linalg.solve_lower(L, H.mT @ (weight * y[:, None])))
-    return replace(block, y=(y - (H @ slopes)[:, 0]).to(block.y.dtype))
+    return linalg.solve_lower_transposed(L, linalg.solve_lower(L, H.mT @ (weight * y[:, None])))[:, 0]
+
+
+def detrended(block: Block, trend: Trend | None) -> Block:
+    """The block without the trend that its rows have by themselves: what is left for a kernel to start from."""
+    if trend is None or len(block) == 0:
+        return block
+    line = trend.features(block.X.to(torch.float64)) @ plane_of(block, trend)
+    return replace(block, y=(block.y.to(torch.float64) - line).to(block.y.dtype))

@@ -484,8 +484,9 @@ class SparseGPRegressor(Estimator):
         n_samples = data.n_given if progress.is_exact else round(fraction * data.n_given)
         n_all = max(data.n_all, data.n_given)
         trend = progress.model.trend
-        info = {**progress.info, "innovations": Innovations().summary(), "trend": None if trend is None else trend.name}
-        info |= {} if choice is None else {"choice": choice.report()}
+        settled = {} if choice is None else {"choice": choice.report()}
+        info = {**settled, **progress.info, "innovations": Innovations().summary()}
+        info["trend"] = None if trend is None else trend.name
         if "rmse" in info.get("calibration", {}):  # so far in the scaling of the model
             found = info["calibration"]
             info["calibration"] = {**found, "rmse": found["rmse"] * data.scaling.y_scale}

@@ -24,6 +24,7 @@ from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block, MemoryRows, Rows, equal_rows
 from sparsegp.core.local import LocalPosterior
 from sparsegp.core.predictive import Array
+from sparsegp.core.trend import Trend, plane_of
 from sparsegp.errors import FactorizationError, SparseGPError
 from sparsegp.fit import pipeline
 from sparsegp.fit.blocking import arranged
@@ -95,6 +96,18 @@ class Residuals:
         var = float(np.average((self.y - centre) ** 2, weights=self.weight))
         return {"rmse": math.sqrt(mean_square), "r2": 1.0 - mean_square / var if var > 0 else math.nan}
 
+    @property
+    def block(self) -> Block:
+        weight = None if self.weight is None else torch.from_numpy(self.weight)
+        return Block(self.X, torch.from_numpy(self.y).to(self.X.dtype), weight=weight)
+
+    def behind_plane(self, rows: Block, trend: Trend | None) -> bool:
+        """Whether the plane of these rows is nearer to the targets than the model."""
+        if trend is None:
+            return False
+        plane = trend.features(self.X.double()) @ plane_of(rows, trend)
+        return replace(self, mean=plane.numpy()).errors["rmse"] < self.errors["rmse"]
+
     @cached_property
     def twins(self) -> NDArray[np.int64] | None:
         """A number for each row, the same for rows with equal inputs; None where all rows differ."""
@@ -140,6 +153,8 @@ def _holding_out(
         yield _of_all(replace(last, reason=None), len(train), rows)
     assert last is not None
     seen = Residuals.within(budget, last.model, held_out.all, options, rng)
+    if last.fraction < 1.0 and problem.smaller is not None and seen.behind_plane(train.all, problem.trend):
+        last, seen = _of_all_rows(last, problem.smaller, train, seen)
     scale, judged = None, seen
     if options.kind != SHAPE and len(rows) >= options.fewest_for_scale:
         # a model of a part of its rows leaves none out, and leaving all out takes a pass
@@ -171,6 +186,18 @@ def _holding_out(
     # one pass over the rows that were not held out is not one over all of them
     reason = anytime_run.TIME_IS_UP if last.reason in (pipeline.ONE_PASS, anytime_run.EXACT) else last.reason
     yield _of_all(replace(done, reason=reason), len(train), rows)
+
+
+def _of_all_rows(last: Progress, smaller: Problem, train: MemoryRows, seen: Residuals) -> tuple[Progress, Residuals]:
+    """A smaller model of all rows in place of one of a part of them, if it is nearer to the rows held out."""
+    model, info = pipeline.fit(smaller, train, Budget())
+    found = Residuals.of(model, seen.block)
+    if found.errors["rmse"] >= seen.errors["rmse"]:
+        return last, seen
+    why = f"a plane was better than {last.model.approx.name} of {last.rows_seen:,.0f} rows: all have a smaller model"
+    choice = {"approximation": smaller.approx.name, "n_inducing": smaller.n_inducing, "reason": why}
+    done = replace(last, model=model, info={**info, "choice": choice}, rows_seen=train.total_weight, fraction=1.0)
+    return replace(done, is_exact=True), found
 
 
 def _of_all(progress: Progress, n_train: int, rows: MemoryRows) -> Progress:

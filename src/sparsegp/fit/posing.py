@@ -114,9 +114,10 @@ def begun(
 ) -> tuple[Start, Trend | None]:
     """Where learning starts, and the trend; `kernel="auto"` is chosen here or later, from what the trend leaves."""
     trend = asked.settled_trend(block, options.trend)
+    left = detrended(block, trend)
 
     def start_of(kernel: Any, own: np.random.Generator, *, warns: bool = False) -> Start:
-        given = kernel, asked.noise_var, scaling, block, own, options.learning.start
+        given = kernel, asked.noise_var, scaling, block, left, own, options.learning.start
         return starting_point(*given, warns=warns, trend=trend, groups=groups)
 
     if not is_auto(asked.kernel):
@@ -125,7 +126,7 @@ def begun(
 
     def chosen() -> Start:
         with linalg.flushed_denormals():
-            left, known = detrended(block, trend), (asked.time_budget, asked.judge, choice)
+            known = asked.time_budget, asked.judge, choice
             found = kernel_choice.chosen_kernel(start_of, asked.optimizer, left, rng, *known)
         return replace(start_of(found.name, rng), local=found.local)
 
@@ -177,7 +178,17 @@ def settled(problem: Problem, asked: AskedModel, rows: Rows, options: AutoOption
         name, why = _chosen(problem, asked, rows, options)
         reason = f"{name}: {why}"
     chosen = _of_approximation(problem, name, asked.power, n_inducing, n_rows, options)
+    if chooses and chosen.trend is not None and isinstance(chosen.inducing, str):
+        chosen = replace(chosen, smaller=_smaller(problem, asked.power, options))
     return chosen, Choice(name, n_inducing, reason)
+
+
+def _smaller(problem: Problem, power: float, options: AutoOptions) -> Problem:
+    """For all rows in next to no time: a sum over them, with few inducing inputs, from the values of the start."""
+    small = replace(
+        problem, approx=approximations.get(OF_SUMS, power), n_inducing=options.fewest_inducing, n_blocks=None
+    )
+    return replace(small, inducing="random", learn_inducing=False, optimizer=None, calibration=None)
 
 
 def _chosen(problem: Problem, asked: AskedModel, rows: Rows, options: AutoOptions) -> tuple[str, str]:

@@ -147,7 +147,8 @@ class Problem:
 
     `trend`: what f has besides the kernel. `noise`: learn how the noise varies. `committee`: many experts instead of
     one model. `window`: the model will forget all but the last rows. `checkpoint` keeps how far learning has come.
-    `calibration`: from rows left out.
+    `calibration`: from rows left out. `smaller`: what all rows have if a part of them, which is all that there was time
+    for, is behind a plane.
     """
 
     approx: Approximation
@@ -169,6 +170,7 @@ class Problem:
     on_step: StepCallback | None = None
     checkpoint: StageKeeper | None = None
     calibration: CalibrationOptions | None = None
+    smaller: "Problem | None" = None
 
     @property
     def starts_locally(self) -> bool:

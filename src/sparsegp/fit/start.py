@@ -40,6 +40,7 @@ def starting_point(
     noise_var: float | None,
     scaling: Scaling,
     block: Block,
+    left: Block,
     rng: np.random.Generator,
     options: StartOptions,
     *,
@@ -49,8 +50,8 @@ def starting_point(
 ) -> Start:
     """From the user's kernel and noise variance. A kernel's name starts from median distances, with one lengthscale for
     each of the `groups` of columns; noise that is not given, from the differences between neighbours. Both start from
-    what a trend leaves. `warns` of lengthscales that learning may not recover from."""
-    left, least = detrended(block, trend), options.noise_floor * block.target_variance
+    what the trend has `left`. `warns` of lengthscales that learning may not recover from."""
+    least = options.noise_floor * block.target_variance
     given_noise = None if noise_var is None else float(noise_var) / scaling.y_scale**2
     if isinstance(kernel, str):
         variance, lengthscales = max(left.target_variance, least), median_lengthscales(block.X, rng, groups)
