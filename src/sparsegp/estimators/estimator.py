@@ -15,6 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -40,7 +41,7 @@ from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.judging import Diagnosis, Judged, diagnose
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
 from sparsegp.estimators.opening import Given, Opened, is_dask, opened
-from sparsegp.estimators.progress import CallbackSupportMixin
+from sparsegp.estimators.progress import CALLBACKS
 from sparsegp.estimators.summary import fitted_html
 from sparsegp.files import model_file
 from sparsegp.fit.blocking import drop_weightless
@@ -57,7 +58,7 @@ FEWER_ROWS = "Ask for fewer rows at once; return_std and intervals need no covar
 ROW_BY_ROW = "Of a dask collection there are predictions row by row: no return_cov, no blocks=."
 
 
-class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn regressor with callbacks, predictions, updates, `save`, `diagnose` and `to_local`."""
 
     fit_options: ClassVar[FitOptions] = FitOptions()
@@ -674,6 +675,23 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         if blocks is not None:
             raise InputError(ROW_BY_ROW)
         return lazy_predictions(self, X, latent, n_columns, ask)
+
+    @available_if(lambda _: CALLBACKS is not None)  # type: ignore[untyped-decorator]
+    def set_callbacks(self, *callbacks: Any) -> Self:
+        """Callbacks of scikit-learn, which see every step of learning and may end it. They need scikit-learn 1.9.
+
+        Parameters
+        ----------
+        *callbacks : callback
+            Objects with scikit-learn's `FitCallback` protocol. None at all removes those of before.
+
+        Returns
+        -------
+        self : Estimator
+            The estimator.
+        """
+        CALLBACKS.set_callbacks(self, *callbacks)
+        return self
 
     @memory.explained
     def save(self, path: str | os.PathLike[str]) -> None:
