@@ -5,7 +5,9 @@ one early leaves the estimator as it was.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -35,18 +37,21 @@ from sparsegp.data.completion import N_DRAWS, Completed
 from sparsegp.data.digest import RowDigest
 from sparsegp.data.rows import to_block
 from sparsegp.errors import InputError
-from sparsegp.estimators import checks, records
+from sparsegp.estimators import checks, fitting, records
 from sparsegp.estimators.diagnosis import JudgedEstimator
 from sparsegp.estimators.fitted import Fitted
+from sparsegp.estimators.fitting import Call, Posed
+from sparsegp.estimators.given import Given
 from sparsegp.estimators.judging import Diagnosis, Judged, diagnose
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
-from sparsegp.estimators.opening import Given, Opened, is_dask, opened
-from sparsegp.estimators.progress import CALLBACKS
+from sparsegp.estimators.opening import Needs, Opened, is_dask, opened
+from sparsegp.estimators.progress import CALLBACKS, StepListener
 from sparsegp.estimators.summary import fitted_html
 from sparsegp.files import model_file
 from sparsegp.fit.blocking import drop_weightless
 from sparsegp.fit.kernel_choice import Judge
 from sparsegp.fit.model import Model
+from sparsegp.fit.pipeline import Progress
 from sparsegp.fit.posing import AskedStart, FitOptions, begun
 from sparsegp.fit.problem import Start
 from sparsegp.fit.scaling import Scaling
@@ -190,6 +195,27 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Precision and device of the passes over rows."""
         return torch.empty(0, dtype=torch.float64)
 
+    def _call(self, given: Given, **more: Any) -> Call:
+        budget = self.fit_options.started(self.time_budget)
+        return Call(given, budget, self._seed(), in_steps=budget.limited, **more)
+
+    def _fit(self, call: Call) -> Self:
+        self.assign(fitting.last(self._models(call), call.budget))
+        return self
+
+    def _models(self, call: Call) -> Generator[tuple[Fitted, Progress]]:
+        return fitting.models(self, call, self._needs(call), self._posed, self._like)
+
+    @abstractmethod
+    def _needs(self, call: Call) -> Needs:
+        """Where the rows of a fit may be. Every parameter is checked here, before rows are read."""
+
+    @abstractmethod
+    def _posed(
+        self, call: Call, data: Opened, rng: np.random.Generator, listener: StepListener
+    ) -> AbstractContextManager[Posed]:
+        """The problem of a fit, and what it works with, for as long as it lasts."""
+
     def _add(self, given: Given) -> Self:
         """`partial_fit` of rows in memory."""
         batch = self._later_batch(given)
@@ -243,8 +269,7 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _later_batch(self, given: Given) -> Batch:
-        named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
-        batch = checks.later_batch(self, given.X, given.y, target=given.target, **named)
+        batch = checks.later_batch(self, given)
         if len(batch):
             self._require_same_noise(batch.noise_var is not None)
         return batch
@@ -819,18 +844,10 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _left_out(self, given: Given) -> LeftOut:
         model = self.model_
         is_sum = isinstance(model, Model) and model.approx.family is Family.INDUCING
-        with opened(
-            self,
-            given,
-            seed=0,
-            budget=self.fit_options.started(None),
-            can_stream=is_sum,
-            streams_arrays=is_sum and not model.approx.by_block,
-            not_on_cluster=None if is_sum else "the model is no sum over rows.",
-            like=self._like,
-            options=self.fit_options.opening,
-            scaling=self.scaling_,
-        ) as data:
+        why_not = None if is_sum else "the model is no sum over rows."
+        needs, like = Needs(is_sum, is_sum and not model.approx.by_block, why_not), self._like
+        budget = self.fit_options.started(None)
+        with opened(self, given, needs, seed=0, budget=budget, like=like, scaling=self.scaling_) as data:
             self._require_same_noise(data.rows.mean_noise_var is not None)
             return left_out_of_given(model, data, given)
 
