@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from sparsegp.data.open import is_source
 from sparsegp.data.scan import say_without_target, with_target
 from sparsegp.errors import InputError, InputTypeError
 from sparsegp.estimators.fitted import Columns
+from sparsegp.estimators.given import Given
 
 Array = NDArray[np.float64]
 ARGUMENTS = Place("the arguments of fit")
@@ -58,19 +60,17 @@ HINTS = {
 """What to do, by what scikit-learn says."""
 
 
-def training_batch(
-    estimator: Any, X: Any, y: Any, *, target: str | None, noise_var: Any = None, sample_weight: Any = None
-) -> tuple[Batch, Columns]:
+def training_batch(estimator: Any, given: Given) -> tuple[Batch, Columns]:
     """The rows of a first fit that are held in memory, and their columns. Rows without a target are left out."""
     asked = asked_of(estimator)
-    source = source_of(X, y, target=target, noise_var=noise_var, sample_weight=sample_weight)
+    source = source_of(given)
     if source is None:
         # scikit-learn keeps the columns in the estimator; a fit that fails must not have touched it
         scratch = copy(estimator)
-        X, y = _validated(scratch, *split_target(X, y, target))
+        X, y = _validated(scratch, *split_target(given))
         columns = Columns.of_numbers(scratch)
         require_no_infinity(X, columns.names)
-        batch = batch_of(X, y, noise_var, sample_weight)
+        batch = batch_of(X, y, given)
         names = None if columns.names is None else tuple(map(str, columns.names))
         source = ArraySource(X, y, batch.noise_var, batch.weight, names, ARGUMENTS.name)
         if not asked.kinds and np.isfinite(X).all() and np.isfinite(y).all():
@@ -115,25 +115,23 @@ def _without_values(text: str, given: Any) -> str:
     return re.sub(r"(Complex data not supported)\s*\[.*\]", r"\1.", text, flags=re.DOTALL)
 
 
-def source_of(
-    X: Any, y: Any, *, target: str | None, noise_var: Any = None, sample_weight: Any = None, features: Any = None
-) -> Source | None:
+def source_of(given: Given, features: Any = None) -> Source | None:
     """Files, dask collections, iterables of batches, and tables with named columns; None for anything else."""
+    X, y, noise_var, sample_weight = given.X, given.y, given.noise_var, given.sample_weight
     by_name = isinstance(noise_var, str) or isinstance(sample_weight, str)
     if not (by_name or is_read_in_batches(X, y) or is_named_table(X)):
         return None
     if is_source(X):
         return open_source(X)
-    if is_named_table(X) and target is None:
+    if is_named_table(X) and given.target is None:
         if y is None:
             raise InputError(NO_TARGET)
         noise_var, sample_weight = (
             row_vector(values, len(X), name, allow_zero=name == "sample_weight")
             for name, values in (("noise_var", noise_var), ("sample_weight", sample_weight))
         )
-        y = target_vector(y)
-    features = None if target is None else features
-    return open_source(X, y, target=target, features=features, noise_var=noise_var, sample_weight=sample_weight)
+        given = replace(given, y=target_vector(y), noise_var=noise_var, sample_weight=sample_weight)
+    return given.source(None if given.target is None else features)
 
 
 def target_vector(y: Any) -> Array:
@@ -182,30 +180,28 @@ def _validated(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Array, A
     return X, np.where(missing.ravel(), np.nan, found) if missing.any() else found
 
 
-def later_batch(
-    estimator: Any, X: Any, y: Any, *, target: str | None, noise_var: Any = None, sample_weight: Any = None
-) -> Batch:
+def later_batch(estimator: Any, given: Given) -> Batch:
     """More rows for an estimator that was fitted; there may be none."""
+    X, y, target = given.X, given.y, given.target
     is_ready = target is None and is_plain(estimator, X) and type(y) is np.ndarray and y.dtype == np.float64
     columns = input_columns(estimator)
     encoding = columns.encoding
     if not (is_ready and y.shape == X.shape[:1]):
         known = columns.known(X) if target is None and columns.takes(X) else X
-        given = {"target": target, "noise_var": noise_var, "sample_weight": sample_weight}
-        source = source_of(known, y, **given, features=columns.needed)
+        source = source_of(replace(given, X=known), columns.needed)
         if source is not None:
             if encoding is None:
                 require_width(estimator, source.n_features)
             batch = _whole_or_none(with_encoding(source, encoding))
             columns.say_unmet(batch.X)
             return batch
-        X, y = _validated(estimator, *split_target(X, y, target), reset=False, ensure_min_samples=0)
+        X, y = _validated(estimator, *split_target(given), reset=False, ensure_min_samples=0)
     if encoding is None:
         require_finite(X, column_names(estimator))
     else:
         X = encoding.of_matrix(X)
         columns.say_unmet(X)
-    batch = batch_of(X, y, noise_var, sample_weight)
+    batch = batch_of(X, y, given)
     if np.isfinite(y).all():
         return batch
     say_without_target(int(np.isnan(y).sum()), len(y))
@@ -236,15 +232,15 @@ def require_width(estimator: Any, n_features: int) -> None:
         )
 
 
-def batch_of(X: Array, y: Array, noise_var: Any, sample_weight: Any) -> Batch:
+def batch_of(X: Array, y: Array, given: Given) -> Batch:
     """Checked rows with their noise variances and weights, where there are any."""
-    weight = row_vector(sample_weight, len(y), "sample_weight", allow_zero=True)
+    weight = row_vector(given.sample_weight, len(y), "sample_weight", allow_zero=True)
     if weight is not None and not usable_weights(weight).all():
         row = int(np.flatnonzero(~usable_weights(weight))[0])
         raise InputError(
             f"sample_weight must be {USABLE_WEIGHTS}; row {row} has {weight[row]:g}. Divide all of them by one number."
         )
-    noise = row_vector(noise_var, len(y), "noise_var", allow_zero=False)
+    noise = row_vector(given.noise_var, len(y), "noise_var", allow_zero=False)
     return Batch(X, y, noise, weight, ARGUMENTS)
 
 
@@ -302,8 +298,9 @@ def column_names(estimator: Any) -> Any:
     return getattr(estimator, "feature_names_in_", None)
 
 
-def split_target(X: Any, y: Any, target: str | None) -> tuple[Any, Any]:
+def split_target(given: Given) -> tuple[Any, Any]:
     """(features, target) of a table when `target` names a column; (X, y) as given otherwise."""
+    X, y, target = given.X, given.y, given.target
     if target is None:
         if y is None:
             raise InputError(NO_TARGET)

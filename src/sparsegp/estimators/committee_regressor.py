@@ -1,36 +1,34 @@
 """CommitteeGPRegressor: the scikit-learn shell of committees of experts."""
 
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg, memory, parallel, processes
+from sparsegp import memory, parallel, processes
 from sparsegp.calibration.transform import TRANSFORMS
 from sparsegp.cluster import executor_of
 from sparsegp.committee import aggregation
 from sparsegp.committee.aggregation import Aggregation
 from sparsegp.committee.split import CHOICES as PARTITIONS
-from sparsegp.core import reasons
 from sparsegp.core.inducing import CHOICES as INDUCING_CHOICES
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
 from sparsegp.estimators.estimator import Estimator
-from sparsegp.estimators.fitted import Fitted
-from sparsegp.estimators.opening import Given, Opened, named_cluster, opened
+from sparsegp.estimators.fitting import Call, Posed
+from sparsegp.estimators.given import Given
+from sparsegp.estimators.opening import Needs, Opened, named_cluster
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
-from sparsegp.fit.budget import Budget
 from sparsegp.fit.committees import ExpertKind
 from sparsegp.fit.kernel_choice import LearnedNoise
-from sparsegp.fit.pipeline import Progress, budget_report, steps
 from sparsegp.fit.posing import is_auto
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
-from sparsegp.infer.drift import Innovations
 from sparsegp.kernels import Kernel
 from sparsegp.learn.schedules import OPTIMIZERS
 
@@ -234,61 +232,35 @@ class CommitteeGPRegressor(Estimator):
             If a parameter or the data cannot be used.
         """
         given = Given(X, y, target, noise_var, sample_weight, blocks)
-        return self._fit(given, named_cluster(client, cluster))
+        return self._fit(self._call(given, workers=named_cluster(client, cluster)))
 
-    def _fit(self, given: Given, where: Any = None) -> Self:
-        budget, (kind, rule) = self.fit_options.started(self.time_budget), self.check_parameters()
-        most_asked = self._most_asked(given)
-        if most_asked is not None and self.partition == "random" and given.blocks is None:
+    def _needs(self, call: Call) -> Needs:
+        self.check_parameters()
+        if self._most_asked(call.given) is not None and self.partition == "random" and call.given.blocks is None:
             raise InputError(
                 "most_asked= asks the experts nearest to a row, and with partition='random' none is nearer than "
                 "another: use partition='kmeans', or leave most_asked=None."
             )
-        seed = self._seed()
-        with opened(
-            self,
-            given,
-            seed=seed,
-            budget=budget,
-            can_stream=False,
-            not_on_cluster=ROWS_STAY,
-        ) as data:
-            if data.block.noise_var is not None and kind.learns_noise:
-                raise InputError(
-                    f"expert={self.expert!r} learns the noise: give noise_var= per row to other experts only."
-                )
-            n_rows = len(data.block)
-            n_experts = self._n_experts(n_rows) if data.labels is None else len(np.unique(data.labels))
-            listener = StepListener(self, self.verbose)
-            try:
-                with linalg.flushed_denormals(), self._executor(where, n_experts) as executor:
-                    committee = CommitteeSpec(
-                        rule,
-                        n_experts,
-                        self.partition,
-                        float(self.skip_tolerance),
-                        most_asked,
-                        self.n_jobs,
-                        executor,
-                    )
-                    problem = self._problem(data, kind, committee, np.random.default_rng(seed), listener)
-                    *_, last = steps(problem, data.rows, budget)
-            finally:
-                listener.close()
-        info = _report(last, budget)
-        self.assign(
-            Fitted(
-                last.model,
-                data.scaling,
-                info,
-                data.n_given,
-                data.columns,
-                given.target,
-                given=given,
-                digest=data.digest,
+        return Needs(can_stream=False, not_on_cluster=ROWS_STAY)
+
+    @contextmanager
+    def _posed(self, call: Call, data: Opened, rng: np.random.Generator, listener: StepListener) -> Iterator[Posed]:
+        kind, rule = self.check_parameters()
+        if data.block.noise_var is not None and kind.learns_noise:
+            raise InputError(f"expert={self.expert!r} learns the noise: give noise_var= per row to other experts only.")
+        n_experts = self._n_experts(len(data.block)) if data.labels is None else len(np.unique(data.labels))
+        with self._executor(call.workers, n_experts) as executor:
+            committee = CommitteeSpec(
+                rule,
+                n_experts,
+                self.partition,
+                float(self.skip_tolerance),
+                self._most_asked(call.given),
+                self.n_jobs,
+                executor,
             )
-        )
-        return self
+            problem = self._problem(call, data, kind, committee, rng, listener)
+            yield Posed(problem, {}, "the inference of all experts", ", or smaller experts (n_experts=)")
 
     @memory.explained
     def partial_fit(
@@ -334,7 +306,7 @@ class CommitteeGPRegressor(Estimator):
             If the rows cannot be used.
         """
         given = Given(X, y, target, noise_var, sample_weight, blocks)
-        return self._add(given) if self._is_fitted else self._fit(given)
+        return self._add(given) if self._is_fitted else self._fit(self._call(given))
 
     @memory.explained
     def forget(
@@ -386,6 +358,7 @@ class CommitteeGPRegressor(Estimator):
 
     def _problem(
         self,
+        call: Call,
         data: Opened,
         kind: ExpertKind,
         committee: CommitteeSpec,
@@ -398,7 +371,7 @@ class CommitteeGPRegressor(Estimator):
             noise = NoiseSpec(noise_kernel, self.n_noise_inducing, self.inducing)
             per_row = self.n_noise_inducing * committee.n_experts / len(data.block)
             judge = LearnedNoise(noise_kernel, per_row, self.fit_options.kernel_choice)
-        start, _ = self._begun(data, rng, noise_var=self.noise_var, judge=judge)
+        start, _ = self._begun(call, data, rng, noise_var=self.noise_var, judge=judge)
         return Problem(
             approx=kind.approx,
             start=start,
@@ -470,19 +443,3 @@ class CommitteeGPRegressor(Estimator):
         kind = ExpertKind.get(self.expert, self.power)
         usual = "tpoe" if kind.learns_noise else "grbcm"
         return kind, aggregation.get(usual if self.aggregation is None else self.aggregation)
-
-
-def _report(last: Progress, budget: Budget) -> dict[str, Any]:
-    """What `info_` says of a fit."""
-    report = budget_report(budget, last.rows_seen, last.fraction, last.reason)
-    info = {**last.info, "innovations": Innovations().summary(), "seconds": report["used"]}
-    if not budget.limited:
-        return info
-    if last.reason == reasons.TOO_SHORT:
-        warnings.warn(
-            f"time_budget={budget.asked:g} s was shorter than the inference of all experts, and the fit took "
-            f"{report['used']:.2g} s. The model is valid but rests on starting values: give it more time, or smaller "
-            "experts (n_experts=).",
-            stacklevel=3,
-        )
-    return {**info, "budget": report}

@@ -5,7 +5,9 @@ one early leaves the estimator as it was.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar, Self
@@ -15,6 +17,7 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -34,18 +37,21 @@ from sparsegp.data.completion import N_DRAWS, Completed
 from sparsegp.data.digest import RowDigest
 from sparsegp.data.rows import to_block
 from sparsegp.errors import InputError
-from sparsegp.estimators import checks, records
+from sparsegp.estimators import checks, fitting, records
 from sparsegp.estimators.diagnosis import JudgedEstimator
 from sparsegp.estimators.fitted import Fitted
+from sparsegp.estimators.fitting import Call, Posed
+from sparsegp.estimators.given import Given
 from sparsegp.estimators.judging import Diagnosis, Judged, diagnose
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
-from sparsegp.estimators.opening import Given, Opened, is_dask, opened
-from sparsegp.estimators.progress import CallbackSupportMixin
+from sparsegp.estimators.opening import Needs, Opened, is_dask, opened
+from sparsegp.estimators.progress import CALLBACKS, StepListener
 from sparsegp.estimators.summary import fitted_html
 from sparsegp.files import model_file
 from sparsegp.fit.blocking import drop_weightless
 from sparsegp.fit.kernel_choice import Judge
 from sparsegp.fit.model import Model
+from sparsegp.fit.pipeline import Progress
 from sparsegp.fit.posing import AskedStart, FitOptions, begun
 from sparsegp.fit.problem import Start
 from sparsegp.fit.scaling import Scaling
@@ -57,7 +63,7 @@ FEWER_ROWS = "Ask for fewer rows at once; return_std and intervals need no covar
 ROW_BY_ROW = "Of a dask collection there are predictions row by row: no return_cov, no blocks=."
 
 
-class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn regressor with callbacks, predictions, updates, `save`, `diagnose` and `to_local`."""
 
     fit_options: ClassVar[FitOptions] = FitOptions()
@@ -121,6 +127,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
 
     def _begun(
         self,
+        call: Call,
         data: Opened,
         rng: np.random.Generator,
         *,
@@ -130,10 +137,8 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         later: bool = False,
     ) -> tuple[Start, Trend | None]:
         """Where learning starts, and the trend. `later`: the kernel is chosen once there is a first model."""
-        asked = AskedStart(
-            self.kernel, noise_var, trend, self.optimizer, self.normalize, self.time_budget, judge, later
-        )
-        return begun(asked, data.block, data.scaling, data.groups, rng, self.fit_options)
+        asked = AskedStart(self.kernel, noise_var, trend, self.optimizer, self.normalize, judge, later)
+        return begun(asked, data.block, data.scaling, data.groups, rng, self.fit_options, call.budget)
 
     def _scaled_inducing(self, inducing: Any, data: Opened) -> Any:
         """Inducing inputs that were given, in the scaling of the model; how to choose them, as it is."""
@@ -189,6 +194,27 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         """Precision and device of the passes over rows."""
         return torch.empty(0, dtype=torch.float64)
 
+    def _call(self, given: Given, **more: Any) -> Call:
+        budget = self.fit_options.started(self.time_budget)
+        return Call(given, budget, self._seed(), in_steps=budget.limited, **more)
+
+    def _fit(self, call: Call) -> Self:
+        self.assign(fitting.last(self._models(call), call.budget))
+        return self
+
+    def _models(self, call: Call) -> Generator[tuple[Fitted, Progress]]:
+        return fitting.models(self, call, self._needs(call), self._posed, self._like)
+
+    @abstractmethod
+    def _needs(self, call: Call) -> Needs:
+        """Where the rows of a fit may be. Every parameter is checked here, before rows are read."""
+
+    @abstractmethod
+    def _posed(
+        self, call: Call, data: Opened, rng: np.random.Generator, listener: StepListener
+    ) -> AbstractContextManager[Posed]:
+        """The problem of a fit, and what it works with, for as long as it lasts."""
+
     def _add(self, given: Given) -> Self:
         """`partial_fit` of rows in memory."""
         batch = self._later_batch(given)
@@ -242,8 +268,7 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
         )
 
     def _later_batch(self, given: Given) -> Batch:
-        named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
-        batch = checks.later_batch(self, given.X, given.y, target=given.target, **named)
+        batch = checks.later_batch(self, given)
         if len(batch):
             self._require_same_noise(batch.noise_var is not None)
         return batch
@@ -675,6 +700,23 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
             raise InputError(ROW_BY_ROW)
         return lazy_predictions(self, X, latent, n_columns, ask)
 
+    @available_if(lambda _: CALLBACKS is not None)  # type: ignore[untyped-decorator]
+    def set_callbacks(self, *callbacks: Any) -> Self:
+        """Callbacks of scikit-learn, which see every step of learning and may end it. They need scikit-learn 1.9.
+
+        Parameters
+        ----------
+        *callbacks : callback
+            Objects with scikit-learn's `FitCallback` protocol. None at all removes those of before.
+
+        Returns
+        -------
+        self : Estimator
+            The estimator.
+        """
+        CALLBACKS.set_callbacks(self, *callbacks)
+        return self
+
     @memory.explained
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file that `sparsegp.load` reads.
@@ -801,18 +843,10 @@ class Estimator(CallbackSupportMixin, RegressorMixin, BaseEstimator):  # type: i
     def _left_out(self, given: Given) -> LeftOut:
         model = self.model_
         is_sum = isinstance(model, Model) and model.approx.family is Family.INDUCING
-        with opened(
-            self,
-            given,
-            seed=0,
-            budget=self.fit_options.started(None),
-            can_stream=is_sum,
-            streams_arrays=is_sum and not model.approx.by_block,
-            not_on_cluster=None if is_sum else "the model is no sum over rows.",
-            like=self._like,
-            options=self.fit_options.opening,
-            scaling=self.scaling_,
-        ) as data:
+        why_not = None if is_sum else "the model is no sum over rows."
+        needs, like = Needs(is_sum, is_sum and not model.approx.by_block, why_not), self._like
+        budget = self.fit_options.started(None)
+        with opened(self, given, needs, seed=0, budget=budget, like=like, scaling=self.scaling_) as data:
             self._require_same_noise(data.rows.mean_noise_var is not None)
             return left_out_of_given(model, data, given)
 

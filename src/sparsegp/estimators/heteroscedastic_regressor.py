@@ -1,6 +1,8 @@
 """HeteroscedasticGPRegressor: learned input-dependent noise for any approximation of the table."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -8,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from sparsegp import linalg, memory
+from sparsegp import memory
 from sparsegp.calibration.transform import TRANSFORMS
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
@@ -17,17 +19,16 @@ from sparsegp.core.predictive import Array
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
 from sparsegp.estimators.estimator import Estimator
-from sparsegp.estimators.fitted import Fitted
-from sparsegp.estimators.opening import Given, Opened, named_cluster, opened
+from sparsegp.estimators.fitting import Call, Posed
+from sparsegp.estimators.given import Given
+from sparsegp.estimators.opening import Needs, Opened, named_cluster
 from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
 from sparsegp.fit.kernel_choice import LearnedNoise
-from sparsegp.fit.learned_noise import ALL_ROWS, INFERENCES
-from sparsegp.fit.pipeline import budget_report, fit
+from sparsegp.fit.learned_noise import INFERENCES
 from sparsegp.fit.problem import NoiseSpec, Problem
 from sparsegp.fit.start import starting_noise_kernel
 from sparsegp.fit.trends import TRENDS
-from sparsegp.infer.drift import Innovations
 from sparsegp.kernels import Kernel
 
 
@@ -221,40 +222,17 @@ class HeteroscedasticGPRegressor(Estimator):
             If a parameter or the data cannot be used.
         """
         named = named_cluster(client, cluster)
-        return self._fit(Given(X, y, target, None, sample_weight, blocks, named))
+        return self._fit(self._call(Given(X, y, target, None, sample_weight, blocks, named)))
 
-    def _fit(self, given: Given) -> Self:
-        budget, approx, seed = self.fit_options.started(self.time_budget), self.check_parameters(), self._seed()
+    def _needs(self, call: Call) -> Needs:
+        approx = self.check_parameters()
         is_sum = approx.family is Family.INDUCING
-        with opened(
-            self,
-            given,
-            seed=seed,
-            budget=budget,
-            can_stream=is_sum,
-            streams_arrays=not approx.by_block,
-            not_on_cluster=None if is_sum else f"approximation={approx.name!r} is one block of all rows.",
-            options=self.fit_options.opening,
-        ) as data:
-            listener = StepListener(self, self.verbose)
-            try:
-                with linalg.flushed_denormals():
-                    problem = self._problem(data, approx, np.random.default_rng(seed), listener)
-                    model, info = fit(problem, data.rows, budget)
-            finally:
-                listener.close()
-        trend = None if model.trend is None else model.trend.name
-        info = {**info, "innovations": Innovations().summary(), "trend": trend, "seconds": budget.used}
-        if budget.limited:
-            fraction = data.n_given / max(data.n_all, 1) if data.was_cut else 1.0
-            info["budget"] = budget_report(budget, data.n_given, fraction, ALL_ROWS)
-        self.assign(Fitted(model, data.scaling, info, data.n_given, data.columns, given.target, digest=data.digest))
-        return self
+        why_not = None if is_sum else f"approximation={approx.name!r} is one block of all rows."
+        return Needs(is_sum, not approx.by_block, why_not)
 
-    def _problem(
-        self, data: Opened, approx: Approximation, rng: np.random.Generator, listener: StepListener
-    ) -> Problem:
-        n_rows = len(data.rows)
+    @contextmanager
+    def _posed(self, call: Call, data: Opened, rng: np.random.Generator, listener: StepListener) -> Iterator[Posed]:
+        approx, n_rows = approximations.get(self.approximation, self.power), len(data.rows)
         is_exact = approx.family is Family.EXACT
         if is_exact:
             require_dense_size(n_rows)
@@ -272,8 +250,8 @@ class HeteroscedasticGPRegressor(Estimator):
             self.n_steps,
         )
         judge = LearnedNoise(noise_kernel, self.n_noise_inducing / n_rows, self.fit_options.kernel_choice)
-        start, trend = self._begun(data, rng, trend=self.trend, judge=judge)
-        return Problem(
+        start, trend = self._begun(call, data, rng, trend=self.trend, judge=judge)
+        problem = Problem(
             approx=approx,
             start=start,
             inducing=self._scaled_inducing(self.inducing, data),
@@ -288,6 +266,7 @@ class HeteroscedasticGPRegressor(Estimator):
             learning=self.fit_options.learning,
             on_step=listener,
         )
+        yield Posed(problem)
 
     @memory.explained
     def partial_fit(
@@ -332,9 +311,9 @@ class HeteroscedasticGPRegressor(Estimator):
             return self._add(given)
         approx = self.check_parameters()
         if blocks is None and approx.by_block and not approx.is_local:
-            batch, _ = checks.training_batch(self, X, y, target=target, sample_weight=sample_weight)
+            batch, _ = checks.training_batch(self, given)
             given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
-        return self._fit(given)
+        return self._fit(self._call(given))
 
     @memory.explained
     def forget(

@@ -12,7 +12,8 @@ from sparsegp.core.left_out import LeftOut
 from sparsegp.core.predictive import Array, Gaussian
 from sparsegp.data import Batch
 from sparsegp.data.rows import to_block
-from sparsegp.estimators.opening import Given, Opened
+from sparsegp.estimators.given import Given
+from sparsegp.estimators.opening import Opened
 from sparsegp.fit.model import Model
 from sparsegp.fit.scaling import Scaling
 

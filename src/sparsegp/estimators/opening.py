@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from sparsegp.calibration.transform import TargetTransform, named
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import read_encoded_on
 from sparsegp.core.block import Block, MemoryRows, Rows
-from sparsegp.data import Batch, FeatureLayout, Scan, Source, open_source, read_encoded, scan, with_encoding
+from sparsegp.data import Batch, FeatureLayout, Scan, Source, read_encoded, scan, with_encoding
 from sparsegp.data.completion import Completion
 from sparsegp.data.digest import RowDigest
 from sparsegp.data.encoded import needs_survey, surveyed
@@ -32,6 +31,7 @@ from sparsegp.data.tables import library_of
 from sparsegp.errors import InputError
 from sparsegp.estimators import checks
 from sparsegp.estimators.fitted import Columns
+from sparsegp.estimators.given import Given
 from sparsegp.fit.blocking import drop_weightless
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.scaling import Scaling
@@ -42,21 +42,16 @@ HELD_COPIES = 3
 
 
 @dataclass(frozen=True)
-class Given:
-    """Arguments of a fit: rows, where they have a column of noise variances or weights, and where to work."""
+class Needs:
+    """What a model needs of its rows.
 
-    X: Any
-    y: Any = None
-    target: str | None = None
-    noise_var: Any = None
-    sample_weight: Any = None
-    blocks: ArrayLike | None = None
-    cluster: Any = None
+    `can_stream`: it can be summed up over rows that are not all in memory; `streams_arrays`: over those of large
+    arrays, too, rather than a second copy of them. `not_on_cluster`: why workers cannot have the rows, if they cannot.
+    """
 
-    def source(self) -> Source:
-        return open_source(
-            self.X, self.y, target=self.target, noise_var=self.noise_var, sample_weight=self.sample_weight
-        )
+    can_stream: bool
+    streams_arrays: bool = True
+    not_on_cluster: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,30 +94,22 @@ class Opened:
 def opened(
     estimator: Any,
     given: Given,
+    needs: Needs,
     *,
     seed: int,
     budget: Budget,
-    can_stream: bool,
-    streams_arrays: bool = True,
-    not_on_cluster: str | None = None,
-    like: Tensor | None = None,
-    options: OpeningOptions | None = None,
+    like: Tensor,
     scaling: Scaling | None = None,
 ) -> Iterator[Opened]:
     """The rows of a fit, for as long as it lasts, or those of a model, whose `scaling` there is already.
 
-    `can_stream`: the model can be summed up over rows that are not all in memory; `streams_arrays`: those of large
-    arrays, too, rather than a second copy of them. `not_on_cluster`: why workers cannot have the rows, if they cannot.
     `like` has the precision and the device of the rows.
     """
-    options, like = (
-        (options or OpeningOptions()).within_memory(),
-        torch.empty(0, dtype=torch.float64) if like is None else like,
-    )
+    options = estimator.fit_options.opening.within_memory()
     where = cluster_of(given)
-    if given.cluster is not None and not_on_cluster is not None:
-        raise InputError(f"A fit on a cluster is not possible: {not_on_cluster} Fit without client=.")
-    if where is not None and not_on_cluster is None:
+    if given.cluster is not None and needs.not_on_cluster is not None:
+        raise InputError(f"A fit on a cluster is not possible: {needs.not_on_cluster} Fit without client=.")
+    if where is not None and needs.not_on_cluster is None:
         if given.blocks is not None:
             raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
         with connected(where) as client:
@@ -131,10 +118,10 @@ def opened(
             yield found.completing if scaling is None else found
         return
     source = None
-    if can_stream and given.blocks is None:
+    if needs.can_stream and given.blocks is None:
         if scaling is None:
             given = _with_known_columns(estimator, given, budget, options)
-        source = _large_source(estimator, given, options, arrays=streams_arrays, is_first=scaling is None)
+        source = _large_source(estimator, given, options, arrays=needs.streams_arrays, is_first=scaling is None)
     if source is None:
         _require_room(given)
     found = (
@@ -170,8 +157,7 @@ def cluster_of(given: Given) -> Any:
 def _with_known_columns(estimator: Any, given: Given, budget: Budget, options: OpeningOptions) -> Given:
     """The same rows; where columns are no numbers, how many numbers they become decides whether these are many."""
     asked = checks.asked_of(estimator)
-    named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
-    source = checks.source_of(given.X, given.y, target=given.target, **named)
+    source = checks.source_of(given)
     if source is None or not needs_survey(source, asked):
         return given
     until = budget.deadline(options.survey_fraction * options.scan_fraction)
@@ -187,28 +173,22 @@ def _large_source(
     estimator: Any, given: Given, options: OpeningOptions, *, arrays: bool, is_first: bool
 ) -> Source | None:
     """The data as a source if they are too many for memory, or if only a pass over them can tell."""
-    source = _source_of(given)
+    source = checks.source_of(given)
     if source is None:
         if not arrays or math.prod(getattr(given.X, "shape", ())) <= options.most_entries:
             return None
-        features, y = checks.split_target(given.X, given.y, given.target)
-        source = open_source(features, y, noise_var=given.noise_var, sample_weight=given.sample_weight)
+        features, y = checks.split_target(given)
+        source = replace(given, X=features, y=y, target=None).source()
     if not is_first:
         source = _like_fit(estimator, source)
     is_small = source.n_rows is not None and source.n_rows * source.n_features <= options.most_entries
     return None if is_small else source
 
 
-def _source_of(given: Given) -> Source | None:
-    return checks.source_of(
-        given.X, given.y, target=given.target, noise_var=given.noise_var, sample_weight=given.sample_weight
-    )
-
-
 def _require_room(given: Given) -> None:
     """For rows that are to be held, where it is known how many there are."""
     shape: tuple[Any, ...] = getattr(given.X, "shape", ())
-    if isinstance(given.X, str | Path) and (source := _source_of(given)) is not None:
+    if isinstance(given.X, str | Path) and (source := checks.source_of(given)) is not None:
         shape = source.n_rows, source.n_features
     if len(shape) == 2 and all(isinstance(n, int) for n in shape):
         n_bytes = 8.0 * HELD_COPIES * math.prod(shape)
@@ -216,14 +196,13 @@ def _require_room(given: Given) -> None:
 
 
 def _in_memory(estimator: Any, given: Given, like: Tensor, scaling: Scaling | None) -> Opened:
-    named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
     if scaling is None:
-        batch, columns = checks.training_batch(estimator, given.X, given.y, target=given.target, **named)
+        batch, columns = checks.training_batch(estimator, given)
         scaling = Scaling.of(
             batch, normalize=estimator.normalize, layout=columns.layout, transform=_transform(estimator)
         )
     else:
-        batch = checks.later_batch(estimator, given.X, given.y, target=given.target, **named)
+        batch = checks.later_batch(estimator, given)
         columns = estimator.fitted_.columns
     return _of_batch(batch, columns, scaling, given.blocks, like)
 

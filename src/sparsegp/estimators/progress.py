@@ -11,20 +11,17 @@ from sparsegp.errors import InputError
 from sparsegp.learn.trace import LearningStep
 
 
-class _NoCallbacks:
-    """scikit-learn before 1.9 has no callbacks."""
-
-
 def _unchanged(method: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
 try:
-    from sklearn.callback import CallbackSupportMixin, with_callbacks
-except ImportError:
-    CallbackSupportMixin, with_callbacks = _NoCallbacks, _unchanged
+    from sklearn.callback import CallbackSupportMixin as CALLBACKS
+    from sklearn.callback import with_callbacks
+except ImportError:  # scikit-learn before 1.9 has none
+    CALLBACKS, with_callbacks = None, _unchanged
 
-__all__ = ["CallbackSupportMixin", "Intention", "StepListener", "with_callbacks"]
+__all__ = ["CALLBACKS", "Intention", "StepListener", "with_callbacks"]
 
 SECONDS_BETWEEN_LINES = 1.0
 SECONDS_BEFORE_INTENTION = 1.0
@@ -104,8 +101,8 @@ class StepListener:
         self.intention: Intention | None = None
         self.line = ProgressLine(sys.stderr) if verbose is None and is_watched(sys.stderr) else None
         self.context = None
-        if hasattr(estimator, "_init_callback_context"):
-            self.context = estimator._init_callback_context(max_subtasks=None)
+        if hasattr(estimator, "set_callbacks"):
+            self.context = CALLBACKS._init_callback_context(estimator, max_subtasks=None)
             self.context.call_on_fit_task_begin(estimator=estimator)
 
     def __call__(self, step: LearningStep) -> bool:

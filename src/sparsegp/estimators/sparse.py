@@ -1,7 +1,7 @@
 """SparseGPRegressor: the scikit-learn shell of every approximation in the table."""
 
-import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -12,34 +12,32 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from sparsegp import linalg, memory, metrics
+from sparsegp import memory, metrics
 from sparsegp.calibration.transform import TRANSFORMS
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import sum_over
-from sparsegp.core import approximations, reasons
+from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.predictive import Array
-from sparsegp.core.reasons import INTERRUPTED
-from sparsegp.data import open_source, with_encoding
+from sparsegp.data import with_encoding
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.estimators import checks
 from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitted import Fitted
-from sparsegp.estimators.opening import Given, Opened, cluster_of, is_dask, named_cluster, opened
+from sparsegp.estimators.fitting import Call, Posed
+from sparsegp.estimators.given import Given
+from sparsegp.estimators.opening import Needs, Opened, cluster_of, is_dask, named_cluster
 from sparsegp.estimators.progress import Intention, StepListener, with_callbacks
 from sparsegp.files import schema
 from sparsegp.fit import posing
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
-from sparsegp.fit.held_out import steps
 from sparsegp.fit.model import Model, RowSumOf
-from sparsegp.fit.pipeline import Progress, budget_report
-from sparsegp.fit.posing import AskedModel, Choice, is_auto
-from sparsegp.fit.problem import CALIBRATIONS, Problem
+from sparsegp.fit.pipeline import Progress
+from sparsegp.fit.posing import AskedModel, is_auto
+from sparsegp.fit.problem import CALIBRATIONS, Problem, StepOptions
 from sparsegp.fit.trends import TRENDS
-from sparsegp.infer import anytime_run
 from sparsegp.infer.anytime import Reading
-from sparsegp.infer.drift import Innovations
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learn import natural, srgp
 from sparsegp.learn.schedules import OPTIMIZERS
@@ -278,25 +276,13 @@ class SparseGPRegressor(Estimator):
             If a covariance matrix is not positive definite.
         """
         given = Given(X, y, target, noise_var, sample_weight, blocks, named_cluster(client, cluster))
-        return self._fit(given, checkpoint=checkpoint)
+        return self._fit(self._call(given, checkpoint=None if checkpoint is None else Checkpoint(Path(checkpoint))))
 
-    def _fit(self, given: Given, *, sums: bool = False, checkpoint: str | Path | None = None) -> Self:
-        """The last model of the steps. Ctrl-C keeps the best model that there is."""
-        budget = self._budget()
-        fitted: Fitted | None = None
-        progress: Progress | None = None
-        try:
-            for found in self._models(given, budget, sums=sums, checkpoint=checkpoint):
-                fitted, progress = found
-        except KeyboardInterrupt:
-            if fitted is None or progress is None:
-                raise
-            report = budget_report(budget, progress.rows_seen, progress.fraction, INTERRUPTED)
-            fitted = replace(fitted, info={**fitted.info, "budget": report})
-            warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=5)
-        assert fitted is not None
-        self.assign(replace(fitted, info={**fitted.info, "seconds": budget.used}))
-        return self
+    def _call(self, given: Given, **more: Any) -> Call:
+        call = super()._call(given, **more)
+        in_steps = call.in_steps or call.watched or self.inference == "anytime"
+        seed = call.seed if call.checkpoint is None else call.checkpoint.seed(call.seed)
+        return replace(call, seed=seed, sums=call.sums or call.watched, in_steps=in_steps)
 
     def fit_iter(
         self,
@@ -354,11 +340,11 @@ class SparseGPRegressor(Estimator):
         """
         given = Given(X, y, target, noise_var, sample_weight, blocks)
         _require_steps(self.check_parameters())
-        budget = self._budget()
-        models = self._models(given, budget, sums=True, watched=True)
+        call = self._call(given, watched=True)
+        models = self._models(call)
         first = next(models)
         held_out = None if validation is None else _held_out(validation, first[0].columns.n_features)
-        return self._published(first, models, budget, held_out)
+        return self._published(first, models, call.budget, held_out)
 
     def _published(
         self,
@@ -387,67 +373,24 @@ class SparseGPRegressor(Estimator):
     def _end_callbacks(self) -> None:
         """scikit-learn tears callbacks down at the end of a decorated method; a generator has none around it."""
 
-    def _models(
-        self,
-        given: Given,
-        budget: Budget,
-        *,
-        sums: bool,
-        watched: bool = False,
-        checkpoint: str | Path | None = None,
-    ) -> Generator[tuple[Fitted, Progress]]:
-        """From the arguments to models, better and better: rows are opened, a problem is posed and solved.
-
-        `sums`: rows come in batches or the fit goes in steps, for which "auto" has a sum over rows.
-        """
+    def _needs(self, call: Call) -> Needs:
         approx = self.check_parameters()
-        file = None if checkpoint is None else Checkpoint(Path(checkpoint))
-        seed = self._seed() if file is None else file.seed(self._seed())
-        in_steps = self.inference == "anytime" or self.time_budget is not None or watched
-        listener = StepListener(self, self.verbose)
-        try:
-            with opened(
-                self,
-                given,
-                seed=seed,
-                budget=budget,
-                can_stream=self.can_stream(approx),
-                streams_arrays=not (in_steps or approx.by_block),
-                not_on_cluster=self._not_on_cluster(approx),
-                like=self._like,
-                options=self.fit_options.opening,
-            ) as data:
-                problem = self._problem(data, approx, np.random.default_rng(seed), listener, watched=watched)
-                problem, choice = posing.settled(problem, self._asked(sums=sums), data.rows, self.fit_options.auto)
-                if file is not None:
-                    name = self._task_name(data)
-                    problem = replace(problem, checkpoint=Resumption.of(file, name, seed))
-                listener.intention = _intention(problem, len(data.rows), budget)
-                models = steps(problem, data.rows, budget)
-                try:
-                    while (progress := _next_model(models)) is not None:
-                        fitted = self._fitted(data, progress, choice, budget, in_steps=in_steps)
-                        yield replace(fitted, given=given, target=given.target), progress
-                finally:
-                    models.close()
-            if file is not None:
-                file.remove()
-        finally:
-            listener.close()
+        streams_arrays = not (call.in_steps or approx.by_block)
+        return Needs(self.can_stream(approx), streams_arrays, self._not_on_cluster(approx))
 
-    def _problem(
-        self, data: Opened, approx: Approximation, rng: np.random.Generator, listener: StepListener, *, watched: bool
-    ) -> Problem:
-        options = replace(
-            self.fit_options.steps,
-            exact_pass=self.inference == "exact",
-            reading=READINGS[self.reading],
-            stop_error=self.stop_error,
-            watched=watched,
+    @contextmanager
+    def _posed(self, call: Call, data: Opened, rng: np.random.Generator, listener: StepListener) -> Iterator[Posed]:
+        asked = AskedModel(
+            self.approximation,
+            self.power,
+            None if is_auto(self.n_inducing) else self.n_inducing,
+            self.time_budget,
+            fades=self.window is not None or self.half_life is not None,
+            sums=call.sums,
         )
-        start, trend = self._begun(data, rng, noise_var=self.noise_var, trend=self.trend, later=watched)
-        return Problem(
-            approx=approx,
+        start, trend = self._begun(call, data, rng, noise_var=self.noise_var, trend=self.trend, later=call.watched)
+        problem = Problem(
+            approx=approximations.get(self.approximation_of_sums, self.power),
             start=start,
             inducing=self._scaled_inducing(self.inducing, data),
             n_inducing=self.fit_options.auto.fewest_inducing if is_auto(self.n_inducing) else self.n_inducing,
@@ -459,56 +402,24 @@ class SparseGPRegressor(Estimator):
             clip_variances=self.clip_variances,
             window=self.window,
             trend=trend,
-            steps=options,
+            steps=self._step_options(call),
             learning=self.fit_options.learning,
             on_step=listener,
+            checkpoint=None if call.checkpoint is None else self._resumption(call.checkpoint, data, call.seed),
             calibration=self.fit_options.calibration_of(self.calibration, self.optimizer, data.rows),
         )
+        problem, choice = posing.settled(problem, asked, data.rows, self.fit_options.auto)
+        listener.intention = _intention(problem, len(data.rows), call.budget)
+        yield Posed(problem, {} if choice is None else {"choice": choice.report()})
 
-    def _asked(self, *, sums: bool) -> AskedModel:
-        return AskedModel(
-            self.approximation,
-            self.power,
-            None if is_auto(self.n_inducing) else self.n_inducing,
-            self.time_budget,
-            fades=self.window is not None or self.half_life is not None,
-            sums=sums,
+    def _step_options(self, call: Call) -> StepOptions:
+        return replace(
+            self.fit_options.steps,
+            exact_pass=self.inference == "exact",
+            reading=READINGS[self.reading],
+            stop_error=self.stop_error,
+            watched=call.watched,
         )
-
-    def _fitted(
-        self, data: Opened, progress: Progress, choice: Choice | None, budget: Budget, *, in_steps: bool
-    ) -> Fitted:
-        fraction = progress.fraction
-        if data.was_cut:
-            progress = replace(progress, fraction=fraction * data.n_given / max(data.n_all, 1))
-        n_samples = data.n_given if progress.is_exact else round(fraction * data.n_given)
-        n_all = max(data.n_all, data.n_given)
-        trend = progress.model.trend
-        settled = {} if choice is None else {"choice": choice.report()}
-        info = {**settled, **progress.info, "innovations": Innovations().summary()}
-        info["trend"] = None if trend is None else trend.name
-        if "rmse" in info.get("calibration", {}):  # so far in the scaling of the model
-            found = info["calibration"]
-            info["calibration"] = {**found, "rmse": found["rmse"] * data.scaling.y_scale}
-        if in_steps:
-            info["budget"] = budget_report(budget, progress.rows_seen, progress.fraction, progress.reason)
-            if progress.reason == reasons.TOO_SHORT:
-                warnings.warn(
-                    f"time_budget={budget.asked:g} s was shorter than one step, and the fit took {budget.used:.2g} s. "
-                    f"The model is valid but rests on {progress.rows_seen:,.0f} rows and starting values: give it more "
-                    "time.",
-                    stacklevel=2,
-                )
-            elif progress.reason == anytime_run.TIME_IS_UP and progress.fraction < 1.0:
-                says = _of_a_part(n_samples, n_all, progress.model)
-                info["budget"]["says"] = says
-                warnings.warn(f"time_budget={budget.asked:g} s: {says}", stacklevel=2)
-        info = {**info, "seconds": budget.used}
-        fitted = Fitted(progress.model, data.scaling, info, n_samples, data.columns, digest=data.digest)
-        return replace(fitted, calibration=progress.calibration)
-
-    def _budget(self) -> Budget:
-        return self.fit_options.started(self.time_budget)
 
     def can_stream(self, approx: Approximation) -> bool:
         """Whether the model is a sum over rows and nothing needs them in the order in which they came."""
@@ -526,8 +437,8 @@ class SparseGPRegressor(Estimator):
             return f"device={self.device!r} is one of this machine; workers use their processors."
         return None
 
-    def _task_name(self, data: Opened) -> str:
-        """Of a fit: its data, as far as their moments tell, and its parameters."""
+    def _resumption(self, checkpoint: Checkpoint, data: Opened, seed: int) -> Resumption:
+        """The fit is known by its data, as far as their moments tell, and its parameters."""
         scaling = data.scaling
         moments = [*scaling.x_mean, *scaling.x_scale, scaling.y_mean, scaling.y_scale]
         # Sums in another order differ in the last digits; the seed is the checkpoint's own.
@@ -537,7 +448,7 @@ class SparseGPRegressor(Estimator):
             for name, value in self.get_params(deep=False).items()
             if name not in ("random_state", "verbose")
         }
-        return task_name(len(data.rows), digits, parameters)
+        return Resumption.of(checkpoint, task_name(len(data.rows), digits, parameters), seed)
 
     def _scores(self, X: Any, y: Array) -> dict[str, float]:
         forecast = self.forecast(X)
@@ -623,9 +534,8 @@ class SparseGPRegressor(Estimator):
         """Each worker sums up what it reads; for "pitc" and "block-pep" a partition, file or row group is a block."""
         if given.blocks is not None:
             raise InputError("blocks= cannot be given together with client=: the workers make the blocks.")
-        model, features = self.model_, None if given.target is None else checks.input_columns(self).needed
-        named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
-        source = open_source(given.X, given.y, target=given.target, features=features, **named)
+        model = self.model_
+        source = given.source(None if given.target is None else checks.input_columns(self).needed)
         if self.fitted_.columns.encoding is None:
             checks.require_width(self, source.n_features)
         source = with_encoding(source, self.fitted_.columns.encoding)
@@ -648,10 +558,9 @@ class SparseGPRegressor(Estimator):
             )
         # Where blocks are not places every batch of a stream is one, and so is the first.
         if approx.by_block and not approx.is_local and given.blocks is None and given.cluster is None:
-            named = {"noise_var": given.noise_var, "sample_weight": given.sample_weight}
-            batch, _ = checks.training_batch(self, given.X, given.y, target=given.target, **named)
+            batch, _ = checks.training_batch(self, given)
             given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
-        return self._fit(given, sums=True)
+        return self._fit(self._call(given, sums=True))
 
     @memory.explained
     def forget(
@@ -850,24 +759,12 @@ def _require_steps(approx: Approximation) -> None:
         )
 
 
-def _next_model(models: Generator[Progress]) -> Progress | None:
-    """Each step computes without denormal numbers; the reader in between is left alone."""
-    with linalg.flushed_denormals():
-        return next(models, None)
-
-
 def _intention(problem: Problem, n_rows: int, budget: Budget) -> Intention | None:
     """Of a fit whose length only the work decides."""
     if budget.limited or problem.optimizer is None or problem.approx.family is not Family.INDUCING:
         return None
     words = f"{problem.approx.name} on {n_rows:,} rows with {problem.n_inducing:,} inducing inputs"
     return Intention(words, problem.learning.schedules.of(problem.approx, problem.optimizer).row_visits(n_rows))
-
-
-def _of_a_part(n_seen: int, n_all: int, model: Any) -> str:
-    """What a model of a part of its rows is."""
-    later = "Updates first take in the rows that it holds." if model.approx.is_local else "Updates go on from those."
-    return f"the model rests on {n_seen:,} of {n_all:,} rows ({n_seen / n_all:.2g} of them). {later}"
 
 
 def _held_out(given: tuple[Any, Any], n_features: int) -> tuple[Any, Array]:

@@ -7,7 +7,6 @@ once its noise is learned.
 """
 
 import math
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
@@ -29,6 +28,7 @@ from sparsegp.core.left_out import LeftOut, left_out_within
 from sparsegp.core.partition import kernel_metric
 from sparsegp.core.predictive import Array
 from sparsegp.errors import FactorizationError
+from sparsegp.fit.budget import Budget
 from sparsegp.fit.learning_options import StartOptions
 from sparsegp.fit.problem import Start
 from sparsegp.fit.start import global_start
@@ -116,54 +116,53 @@ def chosen_kernel(
     optimizer: str | None,
     block: Block,
     rng: np.random.Generator,
-    time_budget: float | None = None,
+    budget: Budget | None = None,
     judge: "Judge | None" = None,
     options: KernelOptions | None = None,
 ) -> ChosenKernel:
-    """The best kernel, found in a fraction of the time budget of the whole fit if there is one."""
+    """The best kernel, found in a fraction of the time that is left for the whole fit."""
     options = options or KernelOptions()
     if optimizer is None or len(options.candidates) == 1:
         # nothing is learned, or nothing is left to choose
         return ChosenKernel(options.candidates[0])
     seed = int(rng.integers(2**31))
     starts = {name: start_of(name, np.random.default_rng(seed)) for name in options.candidates}
-    return best_start(starts, block, rng, time_budget, judge, options)
+    return best_start(starts, block, rng, budget, judge, options)
 
 
 def best_start(
     starts: dict[str, Start],
     block: Block,
     rng: np.random.Generator,
-    time_budget: float | None = None,
+    budget: Budget | None = None,
     judge: "Judge | None" = None,
     options: KernelOptions | None = None,
 ) -> ChosenKernel:
     """The start with the best score. All of them see the same neighbourhoods and the same held-out rows.
 
-    A fraction of the budget of the whole fit goes into it: the first starts are tried, as many as fit; without time to
+    A fraction of the time left for the whole fit goes into it: the first starts are tried, as many as fit; without time to
     compare two, the first is taken.
     """
     options = options or KernelOptions()
     judge = judge or LeftOutRows(options)
-    seconds = np.inf if time_budget is None else options.budget_fraction * time_budget
-    if seconds < options.fewest_seconds:
+    within = (budget or Budget()).sub(options.budget_fraction)
+    if not within.allows(options.fewest_seconds):
         return ChosenKernel(next(iter(starts)))
     if len(block) > options.most_rows:
         block = block.take(torch.from_numpy(np.sort(rng.choice(len(block), options.most_rows, replace=False))))
     # the likeliest noise between copies is none, and the likeliest lengthscale then nothing
     block = block.distinct()
-    seed, begun = int(rng.integers(2**31)), time.perf_counter()
+    seed = int(rng.integers(2**31))
     first = next(iter(starts.values()))
     limits = options.start.limits(block, first.noise_var, options.least_noise_fraction * first.noise_var)
-    late = None if time_budget is None else Deadline(begun + options.common_fraction * seconds)
+    late = within.deadline(options.common_fraction)
     common = learned(first, block, limits, np.random.default_rng(seed), options.first_rounds, late)
-    if time.perf_counter() - begun + judge.fewest_seconds > seconds:
+    if not within.allows(judge.fewest_seconds):
         return ChosenKernel(next(iter(starts)), _start_of(common))
     judge = judge.prepared(block, common, np.random.default_rng(seed))
-    scores, ends, started = dict[str, Score](), dict[str, Start](), time.perf_counter()
+    scores, ends, started = dict[str, Score](), dict[str, Start](), within.clock()
     for name, start in starts.items():
-        now = time.perf_counter()
-        if scores and now - begun + (now - started) / len(scores) > seconds:
+        if scores and not within.allows((within.clock() - started) / len(scores)):
             break
         again = np.random.default_rng(seed)
         hyper = learned(_at_values_of(common, start), block, limits, again, options.rounds)

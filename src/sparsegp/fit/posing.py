@@ -93,7 +93,6 @@ class AskedStart:
     trend: str | None
     optimizer: str | None
     normalize: bool
-    time_budget: float | None
     judge: kernel_choice.Judge | None = None
     later: bool = False
 
@@ -111,6 +110,7 @@ def begun(
     groups: Sequence[int] | None,
     rng: np.random.Generator,
     options: FitOptions,
+    budget: Budget,
 ) -> tuple[Start, Trend | None]:
     """Where learning starts, and the trend; `kernel="auto"` is chosen here or later, from what the trend leaves."""
     trend = asked.settled_trend(block, options.trend)
@@ -126,7 +126,7 @@ def begun(
 
     def chosen() -> Start:
         with linalg.flushed_denormals():
-            known = asked.time_budget, asked.judge, choice
+            known = budget, asked.judge, choice
             found = kernel_choice.chosen_kernel(start_of, asked.optimizer, left, rng, *known)
         return replace(start_of(found.name, rng), local=found.local)
 
