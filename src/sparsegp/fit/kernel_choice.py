@@ -140,8 +140,8 @@ def best_start(
 ) -> ChosenKernel:
     """The start with the best score. All of them see the same neighbourhoods and the same held-out rows.
 
-    A fraction of the time left for the whole fit goes into it: the first starts are tried, as many as fit; without time to
-    compare two, the first is taken.
+    A fraction of the time left for the whole fit goes into it: the first starts are tried, as many as fit; without
+    time to compare two, the first is taken.
     """
     options = options or KernelOptions()
     judge = judge or LeftOutRows(options)
