@@ -105,3 +105,9 @@ def write_result(folder: str, facts: dict[str, Any], arrays: Arrays | None = Non
     if arrays:
         np.savez(Path(folder) / "arrays.npz", **arrays)
     (Path(folder) / "result.json").write_text(json.dumps(facts))
+
+
+def standardise(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Worker side: columns by the mean and deviation of the training rows."""
+    mean, std = train.mean(0), train.std(0)
+    return (train - mean) / std, (test - mean) / std

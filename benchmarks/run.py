@@ -14,6 +14,7 @@ CELLS = (
     "budgets",
     "honesty",
     "honesty_peers",
+    "quality_curves",
     "spatial",
     "tables",
     "tables_peers",

@@ -27,7 +27,7 @@ def fit_and_predict(problem: Arrays, options: dict[str, Any]) -> tuple[dict[str,
         num_ind_points=options.get("n_inducing"),
         num_neighbors=options["n_neighbours"],
         likelihood="gaussian",
-        num_parallel_threads=1,
+        num_parallel_threads=options.get("threads", 1),
         seed=0,
     )
     model.fit(y=problem["y"], X=np.ones((len(X), 1)))

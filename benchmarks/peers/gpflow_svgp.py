@@ -16,18 +16,13 @@ import gpflow
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from benchmarks.jobs import Arrays, read_job, write_result
+from benchmarks.jobs import Arrays, read_job, standardise, write_result
 from sklearn.cluster import MiniBatchKMeans
 
 KERNELS = {"se": gpflow.kernels.SquaredExponential, "matern32": gpflow.kernels.Matern32}
 PREDICT_ROWS = 10_000
 
 Step = Callable[[tf.Tensor, tf.Tensor], None]
-
-
-def standardise(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean, std = train.mean(0), train.std(0)
-    return (train - mean) / std, (test - mean) / std
 
 
 def build_model(X: np.ndarray, options: dict[str, Any]) -> gpflow.models.SVGP:

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import gpflow
-from benchmarks.jobs import Arrays, read_job, write_result
-from benchmarks.peers.gpflow_svgp import build_model, compiled_step, mini_batches, standardise
+from benchmarks.jobs import Arrays, read_job, standardise, write_result
+from benchmarks.peers.gpflow_svgp import build_model, compiled_step, mini_batches
 from benchmarks.peers.gpflow_svgp_trace import scores
 
 
