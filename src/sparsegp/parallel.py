@@ -134,22 +134,24 @@ def single(n_rows: int = 0) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def one_torch_thread(n_rows: int = 0) -> Iterator[None]:
+def one_torch_thread(n_rows: int = 0) -> AbstractContextManager[None]:
     """Within, torch predicts up to FEW_ROWS rows in this thread alone; scipy and scikit-learn keep their threads.
 
     A second thread has to be woken for every operation, which takes longer than the operation, and beside busy
     processes a hundred times as long. Also where torch has one already, because its BLAS may have more.
     """
-    before = available()
-    if n_rows > FEW_ROWS:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return nullcontext() if n_rows > FEW_ROWS else _OneTorchThread()
+
+
+class _OneTorchThread(AbstractContextManager[None]):
+    """A class, because a generator takes three times as long, and a single row is predicted within it."""
+
+    def __enter__(self) -> None:
+        self.before = available()
+        torch.set_num_threads(1)
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_num_threads(self.before)
 
 
 def one_scipy_thread() -> AbstractContextManager[None]:
@@ -162,8 +164,14 @@ def one_scipy_thread() -> AbstractContextManager[None]:
 
 
 @cache
+def _libraries() -> Sequence[LibController]:
+    """Those that were loaded by the first call, which looks for them for some ten milliseconds."""
+    return tuple(ThreadpoolController().lib_controllers)
+
+
+@cache
 def _pools(kind: str) -> Sequence[LibController]:
-    return tuple(pool for pool in ThreadpoolController().lib_controllers if pool.internal_api == kind)
+    return tuple(pool for pool in _libraries() if pool.internal_api == kind)
 
 
 @contextmanager

@@ -71,6 +71,12 @@ class Block:
             None if self.weight is None else self.weight[index],
         )
 
+    def spaced(self, n_rows: int) -> "Block":
+        """So many of the rows, evenly spaced, or all where there are not as many."""
+        if len(self) <= n_rows:
+            return self
+        return self.take(torch.linspace(0, len(self) - 1, n_rows, dtype=torch.float64).long())
+
     def distinct(self) -> "Block":
         """Each row once: of rows with equal inputs and targets the first, with its own weight."""
         _, first = np.unique(equal_rows(torch.column_stack([self.X, self.y]).double().cpu().numpy()), return_index=True)

@@ -232,7 +232,7 @@ class LocalPosterior:
     ) -> tuple[Tensor, Tensor]:
         columns = self.prior.columns(X)
         slopes = self.prior.whitened(columns)
-        prior_var = self.prior.kernel.diagonal(X)
+        prior_var = self.prior.diagonal(X)
         mean = torch.empty_like(prior_var)
         var = (prior_var - linalg.row_squares(self.prior.of_kernel(slopes))).clamp_min_(0.0)
         for k, place in blocks:

@@ -189,13 +189,13 @@ class SparsePosterior:
         var = linalg.row_squares(linalg.whiten_rows(W, self.q.LB.factor))
         if not self._deterministic:
             var = var + self.prior.residual_diag(X64, W)
-        floor = SMALLEST_VARIANCE * self.prior.kernel.diagonal(X64)
+        floor = SMALLEST_VARIANCE * self.prior.diagonal(X64)
         return (W @ self.q.mean).to(X.dtype), torch.maximum(var, floor).to(X.dtype)
 
     def _by_root(self, X: Tensor) -> tuple[Tensor, Tensor]:
         both = self.prior.columns(X) @ self._root_and_weights(X.dtype)
         spread, mean = both[:, :-1], both[:, -1]
-        prior_var = self.prior.kernel.diagonal(X)
+        prior_var = self.prior.diagonal(X)
         if self._deterministic:
             return mean, torch.maximum(linalg.row_squares(spread), SMALLEST_VARIANCE * prior_var)
         own, signs = self.prior.of_kernel(spread), self._root[1]

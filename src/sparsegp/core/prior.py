@@ -13,7 +13,7 @@ from sparsegp import linalg, parallel
 from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Block
 from sparsegp.core.trend import Trend
-from sparsegp.kernels import Kernel
+from sparsegp.kernels import Kernel, Stationary
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,18 @@ class SparsePrior:
             self._columns[X.dtype] = self.kernel.onto(self.inducing.to(X.dtype))
         with torch.no_grad():
             return self._columns[X.dtype](X)
+
+    @cached_property
+    def variance(self) -> float | None:
+        """k(x, x) where it does not depend on x."""
+        return float(self.kernel.variance.detach()) if isinstance(self.kernel, Stationary) else None
+
+    def diagonal(self, X: Tensor) -> Tensor:
+        """k(x, x) of each row, without gradients."""
+        if self.variance is not None:
+            return X.new_full((len(X),), self.variance)
+        with torch.no_grad():
+            return self.kernel.diagonal(X)
 
     def columns(self, X: Tensor, K: Tensor | None = None) -> Tensor:
         """[K_xu, b T(x)]: W root^T, not whitened yet; the covariance K_xu is computed unless given."""

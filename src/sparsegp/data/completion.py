@@ -58,9 +58,9 @@ class Completion:
     def completed(self, X: Array) -> "Completed":
         """The rows without gaps, and those with gaps several times each, with numbers in place of NaN."""
         gaps = np.isnan(X)
-        is_whole = ~gaps.any(axis=1)
-        if is_whole.all():
+        if not gaps.any():
             return Completed.of_whole(X)
+        is_whole = ~gaps.any(axis=1)
         return Completed(X[is_whole], self._drawn(X[~is_whole], gaps[~is_whole]), is_whole)
 
     def _drawn(self, X: Array, gaps: Any) -> Array:

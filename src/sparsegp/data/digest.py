@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsegp.data.batches import Array, Batch, Place
+from sparsegp.data.batches import Batch, Place
 from sparsegp.errors import InputError
 
 SIZE = 2**15
 HASHES = 3
 FULL = 255  # a counter that got there stays: it no longer tells, but never lies
 MOST_PENDING = 128
-ZERO, ONE = np.zeros(1), np.ones(1)
+HASHED_TOGETHER = 2**14
+"""Rows whose numbers stay in the cache of the processor while all of their columns are mixed."""
+ZERO, ONE = np.zeros(1).tobytes(), np.ones(1).tobytes()
 Words = NDArray[np.uint64]
 
 
@@ -32,7 +34,7 @@ class RowDigest:
     """
 
     summed: NDArray[np.uint8]
-    pending: tuple[Array, ...] = ()
+    pending: tuple[bytes, ...] = ()
 
     @classmethod
     def empty(cls) -> "RowDigest":
@@ -71,16 +73,16 @@ def _more(counts: NDArray[np.uint8], places: Any, added: NDArray[Any]) -> NDArra
     return more
 
 
-def _alone(batch: Batch) -> Array:
+def _alone(batch: Batch) -> bytes:
     """The numbers of a batch of one row: a copy, because the caller may overwrite what was given."""
-    noise = ZERO if batch.noise_var is None else batch.noise_var
-    weight = ONE if batch.weight is None else batch.weight
-    return np.concatenate((batch.X[0], batch.y, noise, weight))
+    noise = ZERO if batch.noise_var is None else batch.noise_var.tobytes()
+    weight = ONE if batch.weight is None else batch.weight.tobytes()
+    return batch.X.tobytes() + batch.y.tobytes() + noise + weight
 
 
-def _joined(rows: tuple[Array, ...]) -> Batch:
+def _joined(rows: tuple[bytes, ...]) -> Batch:
     """One batch of rows that came alone."""
-    columns = np.stack(rows)
+    columns = np.frombuffer(b"".join(rows)).reshape(len(rows), -1)
     y, noise_var, weight = columns[:, -3:].T
     return Batch(columns[:, :-3], y, noise_var, weight, Place("rows that came alone"))
 
@@ -89,7 +91,8 @@ def _counted(batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Hashes of the rows, each once, and how often. Rows of weight zero change no model: they do not count."""
     if batch.weight is not None:
         batch = batch.take(batch.weight > 0)
-    first = _hashed(batch)
+    starts = range(0, max(len(batch.y), 1), HASHED_TOGETHER)
+    first = np.concatenate([_hashed(batch.take(slice(start, start + HASHED_TOGETHER))) for start in starts])
     second = _mixed(first) | np.uint64(1)
     hashes = np.concatenate([(first + np.uint64(k) * second) % np.uint64(SIZE) for k in range(HASHES)])
     if len(hashes) < SIZE:

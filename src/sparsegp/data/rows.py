@@ -51,13 +51,13 @@ def to_block(batch: Batch, scaling: Scaling, like: Tensor = _DOUBLE) -> Block:
 
     def tensor(values: Array) -> Tensor:
         # The rounding of BLAS depends on where numbers lie: memory of torch is aligned, that of numpy is not.
-        return like.new_tensor(values)
+        return torch.from_numpy(np.ascontiguousarray(values)).to(like, copy=True)
 
     return Block(
         tensor(scaling.inputs(batch.X)),
         tensor(scaling.targets(batch.y)),
         None if batch.noise_var is None else tensor(batch.noise_var / scaling.y_scale**2),
-        None if batch.weight is None else tensor(batch.weight),
+        None if batch.weight is None else like.new_tensor(batch.weight),
     )
 
 

@@ -56,7 +56,9 @@ class Moments:
         unit = np.where(largest > 0, largest, 1.0)
         offset = np.average(centred, axis=0, weights=weight)
         centred -= offset
-        std = np.sqrt(np.average(np.square(centred / unit), axis=0, weights=weight)) * unit
+        centred /= unit
+        squares = np.square(centred, out=centred)  # memory that is new costs more than the arithmetic
+        std = np.sqrt(np.average(squares, axis=0, weights=weight)) * unit
         return cls(float(len(X) if weight is None else weight.sum()), origin, offset, std)
 
     def including(self, X: Array, weight: Array | None) -> "Moments":

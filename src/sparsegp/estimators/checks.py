@@ -249,9 +249,12 @@ def new_inputs(estimator: Any, X: Any, *, may_miss: bool = False) -> Array:
 
     `may_miss`: NaN stays where a number is missing and the model knows what it may be.
     """
-    check_is_fitted(estimator)
+    if not hasattr(estimator, "fitted_"):  # scikit-learn takes longer to find that all is well
+        check_is_fitted(estimator)
     columns, known = input_columns(estimator), estimator.fitted_.columns
     rows: Array = X if is_plain(estimator, X) else _numbers_of(estimator, columns, X)
+    if np.isfinite(rows).all():
+        return rows
     names = columns.needed if columns.encoding is None else columns.encoding.labels
     if may_miss and known.completion is not None:
         require_no_infinity(rows, names)

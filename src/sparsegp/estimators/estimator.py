@@ -257,15 +257,7 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         window = getattr(self, "window", None)
         n_samples = self.n_samples_seen_ + n_new if window is None else model.n_rows
         calibration = self.calibration_ if calibration is None else calibration
-        self.fitted_ = replace(
-            self.fitted_,
-            model=model,
-            info=info,
-            n_samples=n_samples,
-            calibration=calibration,
-            given=None,
-            digest=digest,
-        )
+        self.fitted_ = self.fitted_.updated(model, info, n_samples, calibration, digest)
 
     def _later_batch(self, given: Given) -> Batch:
         batch = checks.later_batch(self, given)
@@ -290,8 +282,7 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return Completed.of_whole(rows) if completion is None else completion.completed(rows)
 
     def _tensor(self, rows: Array) -> Tensor:
-        like = self._like
-        return torch.from_numpy(np.ascontiguousarray(rows)).to(dtype=like.dtype, device=like.device)
+        return torch.from_numpy(np.ascontiguousarray(rows)).to(self._like)
 
     @memory.explained
     def forecast(self, X: Any, latent: bool = False, blocks: ArrayLike | None = None) -> Predictive:

@@ -83,5 +83,17 @@ class Fitted:
     given: Any = field(default=None, repr=False, compare=False)
     digest: RowDigest | None = field(default=None, repr=False, compare=False)
 
+    def updated(
+        self,
+        model: Any,
+        info: dict[str, Any],
+        n_samples: int,
+        calibration: "Calibration | None",
+        digest: RowDigest | None,
+    ) -> "Fitted":
+        """After an update. Written out, because `replace` takes several times as long, and rows may come one by one."""
+        names = self.columns, self.target, self.batches
+        return Fitted(model, self.scaling, info, n_samples, *names, calibration, None, digest)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "given": None}

@@ -253,7 +253,9 @@ def drawn(X: Tensor, wanted: int, rng: np.random.Generator) -> NDArray[np.bool_]
     order = rng.permutation(len(size))
     # a group larger than what is wanted stays behind
     fits = order[size[order] <= wanted]
-    is_drawn = np.isin(group, fits[: int(np.searchsorted(size[fits].cumsum(), wanted, side="right"))])
+    is_chosen = np.zeros(len(size), dtype=bool)
+    is_chosen[fits[: int(np.searchsorted(size[fits].cumsum(), wanted, side="right"))]] = True
+    is_drawn: NDArray[np.bool_] = is_chosen[group]
     if is_drawn.sum() < wanted // 2:
         is_drawn[:] = False
         is_drawn[rng.choice(len(X), wanted, replace=False)] = True

@@ -39,7 +39,8 @@ def trend_of(asked: str | None, block: Block, options: TrendOptions | None = Non
 def _varying(X: Tensor) -> tuple[int, ...]:
     if len(X) == 0:
         return ()
-    return tuple(torch.nonzero(X.amax(0) > X.amin(0))[:, 0].tolist())
+    least, most = torch.aminmax(X, dim=0)
+    return tuple(torch.nonzero(most > least)[:, 0].tolist())
 
 
 def _is_worthwhile(plane: Trend, level: Trend, block: Block, options: TrendOptions) -> bool:
@@ -48,8 +49,7 @@ def _is_worthwhile(plane: Trend, level: Trend, block: Block, options: TrendOptio
     Errors are taken for independent, so a plane is seldom missed. A plane that is not needed costs little where rows
     are many, and a comparison of few rows falls to the constant.
     """
-    index = torch.linspace(0, len(block) - 1, min(len(block), options.most_rows), dtype=torch.float64).long()
-    sample, p = block.take(index), len(plane.columns)
+    sample, p = block.spaced(options.most_rows), len(plane.columns)
     n = len(sample)
     if p > options.most_columns or n < options.rows_per_column * (1 + p):
         return False

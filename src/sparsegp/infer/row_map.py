@@ -12,7 +12,7 @@ from scipy.linalg import blas
 from sparsegp import linalg
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.trend import Trend
-from sparsegp.kernels import SquaredExponential, Stationary
+from sparsegp.kernels import SquaredExponential
 
 Array = NDArray[np.float64]
 PANEL_ENTRIES = 8000
@@ -63,13 +63,13 @@ class RowMap:
 
     @classmethod
     def of(cls, prior: SparsePrior) -> "RowMap":
-        kernel, row = prior.kernel, prior.approx
+        row = prior.approx
         return cls(
             prior,
             linalg.inverse_lower(prior.Luu.factor).cpu().numpy(),
             prior.trend,
             _row_covariance(prior),
-            float(kernel.variance.detach()) if isinstance(kernel, Stationary) else None,
+            prior.variance,
             float(prior.noise_var),
             row.components[0].alpha,
             row.penalty,
@@ -95,7 +95,7 @@ class RowMap:
         return WhitenedRow(w, y * scale, v, penalty)
 
     def _own_variance(self, x: Array) -> float:
-        return float(self.prior.kernel.diagonal(torch.from_numpy(x[None])).detach())
+        return float(self.prior.diagonal(torch.from_numpy(x[None])))
 
 
 def _row_covariance(prior: SparsePrior) -> RowCovariance:

@@ -83,9 +83,9 @@ class KernelColumns:
     def __call__(self, X: Tensor) -> Tensor:
         rows = X if self.dims is None else X[:, self.dims]
         if self.profile is None:
-            exponent = _left_factor(rows, self.center, self.scales, -0.5) @ self.right.T
+            exponent = _left_factor(rows, self.center, self.scales) @ self.right.T
             return torch.threshold_(exponent.exp_(), self.negligible, 0.0)
-        left = _left_factor(rows, self.center, self.scales, 1.0)
+        left = _left_factor(rows, self.center, self.scales)
         return _profile_matrix(self.profile, False, left, self.right, self.log_variance, None)
 
 
@@ -151,22 +151,22 @@ class _SquaredDistance(torch.autograd.Function):
 
 
 def _distance_factors(X: Tensor, Z: Tensor, scales: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """[a, f|a|^2, 1] and [-2f b, 1, f|b|^2]: left right^T = f |a_i - b_j|^2, with a = x / scales, b = z / scales."""
+    """[a, |a|^2, 1] and [-2f b, f, f|b|^2]: left right^T = f |a_i - b_j|^2, with a = x / scales, b = z / scales."""
     # Distances do not see a common shift; centred rows lose fewest digits in |a|^2 + |b|^2 - 2ab.
     center = Z.mean(0)
-    return _left_factor(X, center, scales, factor), _right_factor(Z, center, scales, factor)
+    return _left_factor(X, center, scales), _right_factor(Z, center, scales, factor)
 
 
-def _left_factor(X: Tensor, center: Tensor, scales: Tensor, factor: float) -> Tensor:
+def _left_factor(X: Tensor, center: Tensor, scales: Tensor) -> Tensor:
     A = _within_reach((X - center).div_(scales))
-    norms = A.square().sum(1, keepdim=True).mul_(factor)
+    norms = A.square().sum(1, keepdim=True)
     return torch.cat([A, norms, torch.ones_like(norms)], dim=1)
 
 
 def _right_factor(Z: Tensor, center: Tensor, scales: Tensor, factor: float) -> Tensor:
     B = _within_reach((Z - center).div_(scales))
     norms = B.square().sum(1, keepdim=True).mul_(factor)
-    return torch.cat([B.mul_(-2.0 * factor), torch.ones_like(norms), norms], dim=1)
+    return torch.cat([B.mul_(-2.0 * factor), torch.full_like(norms, factor), norms], dim=1)
 
 
 def _within_reach(rows: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ def _scaled_rows(left: Tensor, right: Tensor, factor: float) -> tuple[Tensor, Te
 
 def _exponential_matrix(same: bool, left: Tensor, right: Tensor, log_variance: Tensor) -> Tensor:
     """v exp(-|a_i - b_j|^2 / 2) by one gemm and one pass."""
-    left[:, -2].add_(log_variance)
+    right[:, -1].add_(log_variance)
     K = left @ right.T
     if same:
         K.diagonal().copy_(log_variance)
