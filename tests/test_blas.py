@@ -20,9 +20,9 @@ def random_matrix(dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(sum(shape)).normal(size=shape)).to(dtype)
 
 
-def lower(dtype: torch.dtype) -> Tensor:
-    A = random_matrix(torch.float64, M, M)
-    return torch.linalg.cholesky(A @ A.mT + M * torch.eye(M, dtype=torch.float64)).to(dtype)
+def lower(dtype: torch.dtype, size: int = M) -> Tensor:
+    A = random_matrix(torch.float64, size, size)
+    return torch.linalg.cholesky(A @ A.mT + size * torch.eye(size, dtype=torch.float64)).to(dtype)
 
 
 def close(got: Tensor, expected: Tensor) -> None:
@@ -35,8 +35,10 @@ def close(got: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("of_factor", LAYOUTS)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_triangular_solves_and_products(dtype, layout, of_factor, transposed):
-    L, B = of_factor(lower(dtype)), layout(random_matrix(dtype, M, N))
+@pytest.mark.parametrize("size", [M, 300])
+def test_triangular_solves_and_products(dtype, layout, of_factor, transposed, size):
+    """Of few rows at once, and of so many that a solve goes block by block."""
+    L, B = of_factor(lower(dtype, size)), layout(random_matrix(dtype, size, N + size))
     op = L.mT if transposed else L
     solved = torch.linalg.solve_triangular(op, B, upper=transposed)
     close(blas.solve_lower_(L, B.clone(), transposed=transposed), solved)

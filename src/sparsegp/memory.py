@@ -4,10 +4,11 @@ Limits are those of the machine, of the groups that a container puts the process
 the process itself (ulimit -v and -d). The least of them counts.
 """
 
+import ctypes
 import os
 import re
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -18,6 +19,9 @@ Result = TypeVar("Result")
 
 RESERVE_BYTES = 64 * 2**20
 """Left to threads and libraries: what they cannot have ends the process."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_BYTES = 64 * 2**20
+LARGEST_FROM_HEAP = 32 * 2**20
 SHORTAGE = re.compile(r"allocate|out of memory|can't start new thread|os error 12", re.IGNORECASE)
 ADVICE = (
     "Use fewer inducing inputs (n_inducing=) or dtype='float32', ask for fewer rows at once, or give the rows as a "
@@ -51,6 +55,21 @@ def require(n_bytes: float, what: str, advice: str = ADVICE) -> None:
             f"{what} needs about {in_words(n_bytes)} of memory; {in_words(available_bytes())} can be had (the limit of "
             f"{least.owner} is {in_words(least.limit)}). {advice}"
         )
+
+
+@cache
+def keep_freed() -> bool:
+    """Once a process; whether there was something to set.
+
+    Temporaries of a chunk (megabytes) go back to the system when they are freed and are faulted in again: a tenth of an
+    evaluation, and a third with the MALLOC_TRIM_THRESHOLD_=65536 that Dask gives its workers. These are the values that
+    glibc comes to by itself after a larger temporary; other C libraries have no such setting.
+    """
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt"):
+        return False
+    settings = {M_MMAP_THRESHOLD: LARGEST_FROM_HEAP, M_TRIM_THRESHOLD: KEPT_BYTES}
+    return all(library.mallopt(name, value) == 1 for name, value in settings.items())
 
 
 def explained(method: Callable[Given, Result]) -> Callable[Given, Result]:

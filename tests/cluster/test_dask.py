@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dask_problems import MODELS, QUICK, D, fitted, frame_of, kill_a_worker, make_data, same_model
 from problems import INDUCING_ROWS, KERNELS, agree, get_row
-from sparsegp import InputError, SparseGPRegressor
+from sparsegp import InputError, SparseGPRegressor, memory
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import Partition
 from sparsegp.core.prior import SparsePrior
@@ -32,7 +32,6 @@ from sparsegp.testing import check_rows
 
 pytest.importorskip("distributed")
 from sparsegp import cluster as on_cluster
-from sparsegp.cluster.client import keep_freed_memory
 from sparsegp.cluster.dask_rows import block_ranges
 from sparsegp.cluster.shares import shared_out
 
@@ -268,4 +267,4 @@ def test_a_worker_killed_between_rounds_changes_no_bit(both: Any, by_block: bool
 
 def test_workers_keep_their_memory(both: Any) -> None:
     expected = platform.libc_ver()[0] == "glibc"
-    assert set(both.run(keep_freed_memory).values()) == {expected}
+    assert set(both.run(memory.keep_freed).values()) == {expected}

@@ -1,14 +1,12 @@
 """A Dask client: how one is found, how tasks are handed to it, and how long their answers are waited for."""
 
 import asyncio
-import ctypes
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from sparsegp.errors import InputError, MissingPackageError, SparseGPError
@@ -246,23 +244,3 @@ def _forget_lost_homes(client: Any) -> None:
     # whatever goes wrong here, the patience of the watch ends the wait
     with suppress(OSError, TimeoutError, AttributeError, RuntimeError, ValueError, TypeError):
         client.run_on_scheduler(forget, callback_timeout=ANSWER_SECONDS)
-
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEPT_BYTES = 64 * 2**20
-LARGEST_FROM_HEAP = 32 * 2**20
-
-
-@cache
-def keep_freed_memory() -> bool:
-    """Once a process; whether there was something to set.
-
-    Dask starts its workers with MALLOC_TRIM_THRESHOLD_=65536, so that every temporary of a chunk (megabytes) goes back
-    to the system and is faulted in again: a third more time an evaluation. These are the values that glibc comes to
-    by itself; other C libraries have no such setting.
-    """
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallopt"):
-        return False
-    settings = {M_MMAP_THRESHOLD: LARGEST_FROM_HEAP, M_TRIM_THRESHOLD: KEPT_BYTES}
-    return all(library.mallopt(name, value) == 1 for name, value in settings.items())

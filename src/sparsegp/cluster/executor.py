@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from sparsegp import linalg
+from sparsegp import linalg, memory
 from sparsegp.cluster.client import (
     Traffic,
     connected,
     distributed_package,
     gathered,
-    keep_freed_memory,
     submit,
     worker_threads,
 )
@@ -216,7 +215,7 @@ def all_threads() -> AbstractContextManager[None]:
 
 @contextmanager
 def torch_threads(n_threads: int) -> Iterator[None]:
-    keep_freed_memory()
+    memory.keep_freed()
     before = _usual_threads()
     torch.set_num_threads(n_threads)
     try:

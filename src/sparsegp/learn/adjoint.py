@@ -19,6 +19,8 @@ from sparsegp.core.statistics import repeated_noise
 
 COARSE_FROM = 128
 """Inducing inputs from which some products are worth single precision, see `SharedAdjoint.coarse`."""
+LARGEST_COARSE_CONDITION = 1e8
+"""Condition of Kuu up to which they are, see decisions/0026: beyond it L^-1 magnifies their errors past 1e-6."""
 
 
 class _Pairing(torch.autograd.Function):
@@ -50,8 +52,9 @@ class SharedAdjoint:
 
     With a trend m, L and B have its coefficients too; a and the columns of the slope are those of the inducing values.
     `direct` says that the slope applies to K itself instead of to W: one product less, where Kuu is well conditioned.
-    `coarse_B` is B^-1 in the precision of products that may be coarse. W and B^-1 are at most 1, whatever the condition
-    of Kuu, and errors of single rows average out. What leads from W to K magnifies them, so it is never coarse.
+    `coarse_B` is B^-1 in the precision of products that may be coarse. W and B^-1 are at most 1, and errors of single
+    rows average out. What leads from W to K magnifies them, by the root of the condition of Kuu: it is never coarse
+    itself, and nothing is where that condition is large.
     """
 
     mean: Tensor
@@ -68,9 +71,9 @@ class SharedAdjoint:
         inner = _explained(q.mean, q.covariance, prior.approx.penalty)
         slope = linalg.congruence_(inner, inverse_L) if direct else linalg.rows_times_lower_(inner, inverse_L)
         M = prior.n_inducing
-        coarse = torch.float32 if len(q.mean) >= COARSE_FROM else torch.float64
+        coarse_B = q.covariance.to(_coarse_precision(prior, inverse_L[:M, :M]))
         weights = (inverse_L.mT @ q.mean)[:M]
-        return cls(q.mean, inverse_L, q.covariance, q.covariance.to(coarse), weights, slope[:, :M], direct)
+        return cls(q.mean, inverse_L, q.covariance, coarse_B, weights, slope[:, :M], direct)
 
     def coarse(self, A: Tensor) -> Tensor:
         """A in the precision of products that may be coarse."""
@@ -80,6 +83,13 @@ class SharedAdjoint:
         """bar K_ku of bar W, which may be lost: the trend has no parameters, so its columns lead nowhere."""
         M = prior.n_inducing
         return linalg.rows_times_lower_(prior.of_kernel(W_bar), self.inverse_L[:M, :M].to(W_bar.dtype))
+
+
+def _coarse_precision(prior: SparsePrior, inverse_L: Tensor) -> torch.dtype:
+    if not prior.approx.keeps_residual or prior.n_features < COARSE_FROM:
+        return torch.float64
+    condition = linalg.condition_estimate(prior.Luu.factor, inverse_L)
+    return torch.float32 if condition <= LARGEST_COARSE_CONDITION else torch.float64
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,7 @@ def _points(prior: SparsePrior, shared: SharedAdjoint, block: Block, K: Tensor) 
     root = (d_bar + noise_model.pullback_bound(prior.approx) * scale).clamp_min_(0.0).sqrt_()
     gram = linalg.row_gram((prior.of_kernel(W) * root[:, None]).mT).to(torch.float64)
     W_bar = W.mul_(-2.0 * d_bar[:, None]).addr_(scale * error, shared.mean.to(W.dtype))
-    W_bar.sub_(WB.mul_(scale.to(WB.dtype)[:, None]))
+    W_bar.sub_(WB.mul_(scale.to(WB.dtype)[:, None]).to(W.dtype))  # in one precision: mixed ones take ten times as long
     return BlockAdjoint(shared.to_covariance(prior, W_bar), d_bar, weight * noise_bar, gram)
 
 

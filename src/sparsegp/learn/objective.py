@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from sparsegp import linalg, parallel
+from sparsegp import linalg, memory, parallel
 from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.core.dense import ExactPosterior, row_noise
@@ -62,6 +62,7 @@ class CollapsedObjective:
 
     @torch.no_grad()
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
+        memory.keep_freed()
         hyper.clear_gradient()
         with parallel.single(len(hyper.inducing)):
             prior = self.prior(hyper)
@@ -233,6 +234,7 @@ class ExactObjective:
             return ExactPosterior.build(hyper.kernel, self.block, hyper.noise_var, hyper.trend).log_evidence
 
     def value_and_gradient(self, hyper: Hyperparameters) -> float:
+        memory.keep_freed()
         with parallel.single(len(self.block)):
             return self._value_and_gradient(hyper)
 
