@@ -24,7 +24,7 @@ from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import block_slices, kernel_metric, kmeans_partition
 from sparsegp.core.prior import SparsePrior
 from sparsegp.fit.learning_options import LearningOptions
-from sparsegp.fit.problem import Start
+from sparsegp.fit.problem import Problem, Start
 from sparsegp.fit.start import local_start
 from sparsegp.infer import batch
 from sparsegp.learn import schedules
@@ -59,7 +59,8 @@ def setting(problem: Arrays, options: dict[str, Any]) -> Setting:
     start = Start(kernel, neighbour_noise_var(X, block.y, rng))
     rows, labels = MemoryRows(block), None
     if row.by_block:
-        start = local_start(block, start, "lbfgs", rng, LearningOptions())
+        problem = Problem(row, start, "kmeans", options["n_inducing"], rng, optimizer="lbfgs")
+        start = local_start(problem, block)
         metric = kernel_metric(start.kernel, X.shape[1])
         cells = kmeans_partition(X * metric, round(len(X) / options["block_rows"]), rng)
         order, offsets = block_slices(cells.assign(X * metric), cells.n_blocks)

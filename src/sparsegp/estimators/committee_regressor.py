@@ -365,7 +365,7 @@ class CommitteeGPRegressor(Estimator):
         rng: np.random.Generator,
         listener: StepListener,
     ) -> Problem:
-        noise_kernel = starting_noise_kernel(self.noise_kernel, data.scaling, data.block, rng, data.groups)
+        noise_kernel = starting_noise_kernel(self.noise_kernel, data.start_rows, rng)
         noise, judge = None, None
         if kind.learns_noise:
             noise = NoiseSpec(noise_kernel, self.n_noise_inducing, self.inducing)

@@ -138,7 +138,7 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Start, Trend | None]:
         """Where learning starts, and the trend. `later`: the kernel is chosen once there is a first model."""
         asked = AskedStart(self.kernel, noise_var, trend, self.optimizer, self.normalize, judge, later)
-        return begun(asked, data.block, data.scaling, data.groups, rng, self.fit_options, call.budget)
+        return begun(asked, data.start_rows, rng, self.fit_options, call.budget)
 
     def _scaled_inducing(self, inducing: Any, data: Opened) -> Any:
         """Inducing inputs that were given, in the scaling of the model; how to choose them, as it is."""

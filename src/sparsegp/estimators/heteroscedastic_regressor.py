@@ -236,7 +236,7 @@ class HeteroscedasticGPRegressor(Estimator):
         is_exact = approx.family is Family.EXACT
         if is_exact:
             require_dense_size(n_rows)
-        noise_kernel = starting_noise_kernel(self.noise_kernel, data.scaling, data.block, rng, data.groups)
+        noise_kernel = starting_noise_kernel(self.noise_kernel, data.start_rows, rng)
         mean = None if self.noise_mean is None else self.noise_mean - data.scaling.log_noise_shift
         # an exact f is PIC with one block, whatever its inducing input
         approx = approximations.get("pic") if is_exact else approx

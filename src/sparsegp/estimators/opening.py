@@ -35,6 +35,7 @@ from sparsegp.estimators.given import Given
 from sparsegp.fit.blocking import drop_weightless
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.scaling import Scaling
+from sparsegp.fit.start import StartRows
 from sparsegp.learn.trace import is_over
 
 HELD_COPIES = 3
@@ -72,14 +73,13 @@ class Opened:
     digest: RowDigest | None = None
 
     @property
-    def groups(self) -> tuple[int, ...] | None:
-        """Of every column the group whose lengthscale it has; None: each has its own."""
-        return self.columns.layout.tied
-
-    @property
     def block(self) -> Block:
         """Rows in memory to start and choose from."""
         return self.rows.sample.all
+
+    @property
+    def start_rows(self) -> StartRows:
+        return StartRows(self.block, self.scaling, self.columns.layout.tied)
 
     @property
     def completing(self) -> "Opened":

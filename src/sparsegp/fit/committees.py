@@ -24,10 +24,10 @@ from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committee_model import CommitteeModel, Member, Members
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem, Start
-from sparsegp.fit.start import learned_noise_start, local_start, until_interrupted
+from sparsegp.fit.start import StopRequest, learned_noise_start, local_start, until_interrupted
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.sum_objective import place
-from sparsegp.learn.trace import LearningResult, LearningStep, is_over
+from sparsegp.learn.trace import LearningResult
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_start import NoiseStart, noise_start
 
@@ -185,28 +185,13 @@ def _started(problem: Problem, committee: CommitteeSpec, block: Block, budget: B
     learns_noise, is_local = problem.noise is not None, affordable.worth_a_local_start(budget)
     if problem.optimizer is None or (not learns_noise and (committee.n_experts == 1 or not is_local)):
         return problem.start
-    fractions = problem.learning.noise_fractions
-    start_until, global_until = budget.deadline(fractions.start), budget.deadline(fractions.global_start)
-    asked = False
-
-    def stops(step: LearningStep) -> bool:
-        nonlocal asked
-        asked = asked or (problem.on_step is not None and problem.on_step(step))
-        return asked
-
-    def on_step(step: LearningStep) -> bool:
-        return stops(step) or is_over(start_until)
-
-    def on_global_step(step: LearningStep) -> bool:
-        return stops(step) or is_over(global_until)
-
-    given = block, problem.start, problem.optimizer, problem.rng, problem.learning, on_step
+    asked, until = StopRequest(problem.on_step), budget.deadline(problem.learning.noise_fractions.start)
     if learns_noise:
-        start = learned_noise_start(*given, local=is_local, on_global_step=on_global_step)
+        start = learned_noise_start(problem, block, budget, asked, local=is_local)
     else:
-        start = local_start(*given)
+        start = local_start(problem, block, asked.or_late(until))
     # a start that was short of time is no reason not to learn
-    return start if asked else start.going_on()
+    return start if asked.made else start.going_on()
 
 
 Setup = tuple[Recipe | noise_experts.LearnedNoiseRecipe, Hyperparameters]

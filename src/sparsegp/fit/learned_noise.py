@@ -16,9 +16,9 @@ from sparsegp.fit.budget import Budget
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.problem import NoiseSpec, Problem, Start
-from sparsegp.fit.start import learned_noise_start
+from sparsegp.fit.start import StopRequest, learned_noise_start
 from sparsegp.learn.hyperparameters import Limits
-from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, is_over
+from sparsegp.learn.trace import Deadline, LearningResult
 from sparsegp.noise import noise_learning, svshgp
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_learning import Inferred
@@ -96,23 +96,8 @@ def _started(problem: Problem, rows: Rows, budget: Budget) -> Start:
     """From constant noise, from the sample."""
     if problem.optimizer is None:
         return problem.start
-    fractions = problem.learning.noise_fractions
-    start_until, global_until = budget.deadline(fractions.start), budget.deadline(fractions.global_start)
-
-    def stops(step: LearningStep) -> bool:
-        return problem.on_step is not None and problem.on_step(step)
-
-    return learned_noise_start(
-        rows.sample.all,
-        problem.start,
-        "lbfgs",
-        problem.rng,
-        problem.learning,
-        lambda step: stops(step) or is_over(start_until),
-        local=problem.approx.by_block,
-        on_global_step=lambda step: stops(step) or is_over(global_until),
-        trend=problem.trend,
-    )
+    asked = StopRequest(problem.on_step)
+    return learned_noise_start(problem, rows.sample.all, budget, asked, local=problem.approx.by_block)
 
 
 def _noise_start(task: _Task) -> NoiseStart:

@@ -30,7 +30,7 @@ from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.problem import Problem
-from sparsegp.fit.start import local_start, until_interrupted
+from sparsegp.fit.start import StopRequest, local_start, until_interrupted
 from sparsegp.infer import anytime_run, batch, stopping
 from sparsegp.infer.anytime import Reading
 from sparsegp.kernels import Stationary
@@ -384,33 +384,21 @@ class _Fit:
         Few rows, which are learned whole, need no more than where the choice of the kernel has come. Many rows start
         afresh: from there, learning ended in a worse place on rows without noise.
         """
-        assert problem.optimizer is not None
         known = problem.start.local
         if known is not None and len(rows) <= self.options.few_rows:
             return replace(problem, start=known)
-        deadline, asked = self.budget.deadline_of_rest(0.5), False
+        deadline, asked = self.budget.deadline_of_rest(0.5), StopRequest(problem.on_step)
 
         def on_step(step: LearningStep) -> bool:
-            nonlocal asked
             self.steps += 1
-            asked = asked or self._asked_to_stop(step)
-            return asked
+            return asked(step)
 
         n = affordable.rows_to_start_from(rows, self.budget, self._first_rows)
         _, sample = affordable.sampled(problem, rows.sample, n, problem.rng)
-        start = local_start(
-            sample.all,
-            problem.start,
-            problem.optimizer,
-            problem.rng,
-            problem.learning,
-            on_step,
-            deadline,
-            problem.trend,
-        )
+        start = local_start(problem, sample.all, on_step, deadline)
         _propagate_interrupt(list(start.stages), problem)
         # a start that was short of time is no reason not to learn
-        return replace(problem, start=start if asked else start.going_on())
+        return replace(problem, start=start if asked.made else start.going_on())
 
     def _asked_to_stop(self, step: LearningStep) -> bool:
         return self.problem.on_step is not None and self.problem.on_step(step)
