@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from problems import CHANGES, Problem, agree, get_row, random_problem
+from sparsegp.core import reasons
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import block_slices, kmeans_partition
 from sparsegp.data import open_source, scan
@@ -104,7 +105,7 @@ def test_an_anytime_run_from_disk_ends_at_the_batch(name: str, tmp_path: Path) -
     problem = random_problem(12)
     blocks = on_disk(problem, tmp_path / "blocks")
     *_, last = anytime_run.run(problem.prior(get_row(name)), blocks, rng=np.random.default_rng(0))
-    assert last.reason == anytime_run.EXACT
+    assert last.reason == reasons.EXACT
     expected, _ = problem.infer(get_row(name))
     agree(problem.predict(last.posterior), problem.predict(expected), rtol=1e-9)
 

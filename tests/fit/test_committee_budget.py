@@ -14,8 +14,7 @@ from sparsegp.committee import shared_learning
 from sparsegp.committee.experts import Recipe
 from sparsegp.core import approximations, reasons
 from sparsegp.core.block import Block
-from sparsegp.core.reasons import OUT_OF_TIME
-from sparsegp.fit.learned_noise import ALL_ROWS
+from sparsegp.core.reasons import ALL_ROWS, OUT_OF_TIME
 from sparsegp.fit.posing import FitOptions
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.trace import Deadline

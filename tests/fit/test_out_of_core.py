@@ -8,8 +8,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels, load
-from sparsegp.fit import pipeline
-from sparsegp.infer import anytime_run
+from sparsegp.core import reasons
 
 pytestmark = pytest.mark.usefixtures("short_start")
 
@@ -258,7 +257,7 @@ def test_an_ample_budget_reaches_all_rows_of_a_file(approximation, tmp_path):
     (path,), given = source("parquet", tmp_path, X, y)
     found = model(approximation=approximation, time_budget=1e5, n_blocks=6).fit(path, **given)
     budget = found.info_["budget"]
-    assert (budget["asked"], budget["fraction"], budget["reason"]) == (1e5, 1.0, pipeline.ONE_PASS)
+    assert (budget["asked"], budget["fraction"], budget["reason"]) == (1e5, 1.0, reasons.ONE_PASS)
     assert found.n_samples_seen_ == N_ROWS
     found.partial_fit(table(*rows(20, seed=3)), target="y")
 
@@ -296,7 +295,7 @@ def test_anytime_inference_from_a_file_ends_at_the_exact_model(tmp_path):
     (path,), given = source("parquet", tmp_path, X, y)
     found = given_model(inference="anytime").fit(path, **given)
     exact = given_model().fit(path, **given)
-    assert found.info_["budget"]["reason"] == anytime_run.EXACT
+    assert found.info_["budget"]["reason"] == reasons.EXACT
     np.testing.assert_allclose(_moments(found, X), _moments(exact, X), rtol=1e-7)
 
 

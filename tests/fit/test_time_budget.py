@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from sparsegp import InputError, SparseGPRegressor, load
-from sparsegp.core import approximations
+from sparsegp.core import approximations, reasons
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.reasons import OUT_OF_TIME
-from sparsegp.fit import affordable, pipeline
+from sparsegp.fit import affordable
 from sparsegp.fit.budget import Budget
-from sparsegp.infer import anytime, anytime_run, batch
+from sparsegp.infer import anytime, batch
 from sparsegp.kernels import SquaredExponential
 from sparsegp.learn import lbfgs, neighbourhoods, schedules
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
@@ -91,8 +91,8 @@ def test_more_time_gives_more_rows_and_more_learning(time):
         gp = limited(seconds, calibration=None).fit(X, y)
         reports.append(gp.info_["budget"])
         evaluations.append(gp.info_["evaluations"])
-    assert [r["reason"] for r in reports[:2]] == [anytime_run.TIME_IS_UP] * 2
-    assert [r["reason"] for r in reports[2:]] == [pipeline.ONE_PASS] * 2
+    assert [r["reason"] for r in reports[:2]] == [reasons.TIME_IS_UP] * 2
+    assert [r["reason"] for r in reports[2:]] == [reasons.ONE_PASS] * 2
     assert reports[0]["fraction"] < reports[1]["fraction"] < reports[2]["fraction"] == reports[3]["fraction"] == 1.0
     # more rows may take the seconds of some evaluations
     assert max(evaluations[:2]) < evaluations[3]
@@ -114,7 +114,7 @@ def test_a_budget_without_learning_goes_to_inference(time):
     np.testing.assert_allclose(exact.predict(X), fixed("vfe").fit(X, y).predict(X), rtol=1e-8, atol=1e-10)
     time.now = 0.0
     partial = fixed("vfe", **settings | {"time_budget": 0.5 * PASS_SECONDS}).fit(X, y)
-    assert partial.info_["budget"]["reason"] == anytime_run.TIME_IS_UP
+    assert partial.info_["budget"]["reason"] == reasons.TIME_IS_UP
     assert 0.25 < partial.info_["budget"]["fraction"] < 0.5
 
 
@@ -141,9 +141,9 @@ def test_blocks_are_made_of_the_rows_within_reach(rows, time, monkeypatch):
     assert time.now <= 1.1 * 40.0 + 1.0
     assert np.isfinite(gp.predict(X)).all()
     if rows == N_ROWS:
-        assert (report["reason"], report["fraction"]) == (pipeline.ONE_PASS, 1.0)
+        assert (report["reason"], report["fraction"]) == (reasons.ONE_PASS, 1.0)
     else:
-        assert report["reason"] == anytime_run.TIME_IS_UP
+        assert report["reason"] == reasons.TIME_IS_UP
         assert report["fraction"] == pytest.approx(rows / N_ROWS)
 
 
@@ -181,7 +181,7 @@ def test_all_rows_with_fewer_inducing_inputs_come_before_a_part_of_the_rows(monk
     X, y = wave(N_ROWS)
     gp = limited(60.0, n_inducing=40, optimizer=None, kernel=SquaredExponential(1.0, [1.0, 1.0]), noise_var=0.1)
     report = gp.fit(X, y).info_["budget"]
-    assert (report["fraction"], report["reason"]) == (1.0, pipeline.ONE_PASS)
+    assert (report["fraction"], report["reason"]) == (1.0, reasons.ONE_PASS)
     assert 4 < len(gp.inducing_) < 40
     assert now[0] <= 60.0
 
@@ -203,7 +203,7 @@ def test_a_pass_that_slows_down_ends_in_time_and_says_so(monkeypatch, options):
     with pytest.warns(UserWarning, match=r"rests on [\d,]+ of 1,200 rows"):
         gp.fit(X, y)
     report = gp.info_["budget"]
-    assert report["reason"] == anytime_run.TIME_IS_UP
+    assert report["reason"] == reasons.TIME_IS_UP
     assert 0.2 < report["fraction"] < 1.0
     assert now[0] <= 1.1 * 2.0 * PASS_SECONDS + 1.0
     assert "Updates go on" in report["says"]

@@ -21,8 +21,8 @@ from sparsegp.estimators import checks
 from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitting import Call, Posed
 from sparsegp.estimators.given import Given
+from sparsegp.estimators.listener import StepListener, with_callbacks
 from sparsegp.estimators.opening import Needs, Opened, named_cluster
-from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
 from sparsegp.fit.committees import ExpertKind
 from sparsegp.fit.kernel_choice import LearnedNoise

@@ -44,16 +44,16 @@ from sparsegp.estimators.fitting import Call, Posed
 from sparsegp.estimators.given import Given
 from sparsegp.estimators.judging import Diagnosis, Judged, diagnose
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
+from sparsegp.estimators.listener import CALLBACKS, StepListener
 from sparsegp.estimators.opening import Needs, Opened, is_dask, opened
-from sparsegp.estimators.progress import CALLBACKS, StepListener
 from sparsegp.estimators.summary import fitted_html
 from sparsegp.files import model_file
 from sparsegp.fit.blocking import drop_weightless
 from sparsegp.fit.kernel_choice import Judge
 from sparsegp.fit.model import Model
-from sparsegp.fit.pipeline import Progress
 from sparsegp.fit.posing import AskedStart, FitOptions, begun
 from sparsegp.fit.problem import Start
+from sparsegp.fit.progress import Progress
 from sparsegp.fit.scaling import Scaling
 from sparsegp.kernels import Kernel
 from sparsegp.parallel import one_torch_thread

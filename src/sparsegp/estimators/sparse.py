@@ -26,16 +26,16 @@ from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.fitting import Call, Posed
 from sparsegp.estimators.given import Given
+from sparsegp.estimators.listener import Intention, StepListener, with_callbacks
 from sparsegp.estimators.opening import Needs, Opened, cluster_of, is_dask, named_cluster
-from sparsegp.estimators.progress import Intention, StepListener, with_callbacks
 from sparsegp.files import schema
 from sparsegp.fit import posing
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
 from sparsegp.fit.model import Model, RowSumOf
-from sparsegp.fit.pipeline import Progress
 from sparsegp.fit.posing import AskedModel, is_auto
 from sparsegp.fit.problem import CALIBRATIONS, Problem, StepOptions
+from sparsegp.fit.progress import Progress
 from sparsegp.fit.trends import TRENDS
 from sparsegp.infer.anytime import Reading
 from sparsegp.kernels import get as kernel_class

@@ -24,6 +24,7 @@ from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committee_model import CommitteeModel, Member, Members
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem, Start
+from sparsegp.fit.progress import learning_report
 from sparsegp.fit.start import StopRequest, learned_noise_start, local_start, until_interrupted
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.sum_objective import place
@@ -64,8 +65,8 @@ class _Task:
     split: Split
 
 
-def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[CommitteeModel, list[LearningResult], dict[str, Any]]:
-    """The committee, how it learned, and the record of it. Its rows are in memory: experts get theirs from there."""
+def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[CommitteeModel, dict[str, Any]]:
+    """The committee, and the record of how it learned. Its rows are in memory: experts get theirs from there."""
     committee = problem.committee
     assert committee is not None
     if not isinstance(rows, MemoryRows):
@@ -100,13 +101,9 @@ def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[CommitteeModel, l
     info = {
         "n_experts": len(specs),
         "rows_per_expert": _sizes(parts),
-        "jitter": inference.jitter,
-        "inference_seconds": budget.clock() - started,
-        "learning_seconds": sum(stage.seconds for stage in stages),
-        "evaluations": sum(stage.evaluations for stage in stages),
-        "stages": stages,
+        **learning_report(stages, inference.jitter, budget.clock() - started),
     }
-    return _model(task, recipe, hyper, specs, inference), stages, info
+    return _model(task, recipe, hyper, specs, inference), info
 
 
 def _sizes(parts: Split) -> tuple[int, int, int]:

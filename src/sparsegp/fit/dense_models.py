@@ -14,8 +14,10 @@ from sparsegp.core.dense import ExactPosterior, NystromPosterior, require_dense_
 from sparsegp.core.posterior import LatentPosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.errors import InputError
+from sparsegp.fit.budget import Budget
 from sparsegp.fit.model import Found, Model
 from sparsegp.fit.problem import Problem
+from sparsegp.fit.progress import learning_report
 from sparsegp.fit.start import until_interrupted
 from sparsegp.infer import batch
 from sparsegp.learn.hyperparameters import Hyperparameters
@@ -39,32 +41,26 @@ def in_memory(approx: Approximation, rows: Rows) -> MemoryRows:
     )
 
 
-def fit(
-    problem: Problem, rows: MemoryRows, deadline: Deadline | None
-) -> tuple[Model, list[LearningResult], dict[str, Any]]:
-    started = time.perf_counter()
-    hyper, learning, posterior, evidence, jitter = _FITTERS[problem.approx.family](problem, rows, deadline)
+def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[Model, dict[str, Any]]:
+    """Learning ends early enough for the posterior."""
+    deadline = budget.learning_deadline(0, (1.0 - problem.steps.dense_fraction) * budget.remaining)
+    held, started = in_memory(problem.approx, rows), time.perf_counter()
+    hyper, learning, posterior, evidence, jitter = _FITTERS[problem.approx.family](problem, held, deadline)
     hyper.clear_gradient()
     known, n = rows.mean_noise_var, len(rows)
-    noise_var = float(hyper.noise_var) if known is None else known
-    info = {
-        "jitter": jitter,
-        "inference_seconds": time.perf_counter() - started - sum(stage.seconds for stage in learning),
-        "learning_seconds": sum(stage.seconds for stage in learning),
-        "evaluations": sum(stage.evaluations for stage in learning),
-        "stages": learning,
-    }
+    info = learning_report(learning, jitter, 0.0)
+    info["inference_seconds"] = time.perf_counter() - started - info["learning_seconds"]
     model = Model(
         problem.approx,
         hyper.kernel,
-        noise_var,
+        float(hyper.noise_var) if known is None else known,
         hyper.inducing.detach(),
         found=Found(posterior, evidence),
         known_noise=known is not None,
         n_arrived=n,
         n_rows=n,
     )
-    return model, learning, info
+    return model, info
 
 
 def _nystrom(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit:

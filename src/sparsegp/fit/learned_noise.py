@@ -25,8 +25,6 @@ from sparsegp.noise.noise_learning import Inferred
 from sparsegp.noise.noise_start import NoiseStart, noise_start
 from sparsegp.noise.process import NoiseProcess
 
-ALL_ROWS = "all rows were visited"
-
 
 @dataclass(frozen=True)
 class _Task:

@@ -123,6 +123,20 @@ def starting_noise_kernel(kernel: Any, rows: StartRows, rng: np.random.Generator
     return rows.scaling.standardized_noise_kernel(as_kernel(kernel)[0])
 
 
+def start_from_data(hyper: Hyperparameters, block: Block, rng: np.random.Generator) -> None:
+    """Values of a kernel that was given by its name, from the rows as they are."""
+    kernel = hyper.kernel
+    if not isinstance(kernel, Stationary) or not kernel.log_lengthscales.requires_grad:
+        return
+    lengthscales = torch.as_tensor(median_lengthscales(block.X, rng, kernel.groups), dtype=torch.float64)
+    if lengthscales.shape == kernel.log_lengthscales.shape:
+        kernel.log_lengthscales.data = lengthscales.log() - kernel.units.log()
+        kernel.log_variance.data = torch.full_like(kernel.log_variance, math.log(block.target_variance))
+        if hyper.log_noise_var.requires_grad:
+            noise_var = neighbour_noise_var(block.X, block.y, rng)
+            hyper.log_noise_var.data = torch.full_like(hyper.log_noise_var, math.log(noise_var))
+
+
 def _warn_of_odd_lengthscales(kernel: Kernel) -> None:
     """A start so short or long, in standard deviations of a column, that learning is unlikely to recover from it."""
     parts = [part for part in kernel.modules() if isinstance(part, Stationary)]
@@ -143,6 +157,12 @@ def until_interrupted(learning: Callable[[], list[LearningResult]]) -> list[Lear
     except KeyboardInterrupt:
         warnings.warn("Learning was interrupted: the model is that of the best hyper-parameters found.", stacklevel=2)
         return [LearningResult(float("nan"), 0, 0, 0, 0.0, INTERRUPTED, stopped=True)]
+
+
+def propagate_interrupt(learning: Sequence[LearningResult], problem: Problem) -> None:
+    """A reader who pressed Ctrl-C wants to hear of it; `fit` keeps the model."""
+    if problem.steps.watched and learning and learning[-1].reason == INTERRUPTED:
+        raise KeyboardInterrupt
 
 
 class StopRequest:
