@@ -1,4 +1,4 @@
-"""Who listens to the steps of a fit: a line where somebody watches, more when verbose, and scikit-learn's callbacks (1.9)."""
+"""Who listens to a fit: a line where somebody watches, more when verbose, and scikit-learn's callbacks (from 1.9)."""
 
 import sys
 import threading

@@ -11,7 +11,7 @@ from sparsegp import linalg, parallel
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.calibration.scale import LocalScale
 from sparsegp.committee.committee import Committee
-from sparsegp.committee.experts import DenseSpec, ExpertSpec, GaussianExpert, InnerBlocks, Recipe, SparseSpec, in_blocks
+from sparsegp.committee.experts import DenseSpec, ExpertSpec, GaussianExpert, Recipe, SparseSpec
 from sparsegp.committee.influence import InfluenceBound
 from sparsegp.committee.learned_noise_experts import (
     LearnedNoiseExpert,
@@ -24,7 +24,7 @@ from sparsegp.core.approximations import Family, Residual, TestConditional
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.dense import ExactPosterior, NystromPosterior, TrendPosterior, require_dense_size
 from sparsegp.core.local import LocalPosterior
-from sparsegp.core.partition import Partition
+from sparsegp.core.partition import Blocking, Partition
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
@@ -33,7 +33,6 @@ from sparsegp.data.digest import SIZE as DIGEST_SIZE
 from sparsegp.data.digest import RowDigest
 from sparsegp.errors import ModelFileError
 from sparsegp.files import calibration_parts, schema
-from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.committee_model import Member, Members
 from sparsegp.fit.kept import Kept, KeptRows
 from sparsegp.infer.drift import Innovations, RecentLevel
@@ -179,7 +178,7 @@ def restore_q(values: schema.InducingValues) -> InducingPosterior:
 def describe_posterior(
     posterior: LatentPosterior,
     approx: approximations.Approximation,
-    blocking: Blocking | InnerBlocks | None,
+    blocking: Blocking | None,
     kept: KeptRows | None = None,
 ) -> schema.Posterior:
     """`kept` are the rows of a local posterior as updates know them, in order of arrival."""
@@ -194,7 +193,7 @@ def describe_posterior(
         return schema.Posterior(form=schema.INDUCING, inducing=inducing, **given)
     if isinstance(posterior, LocalPosterior):
         inducing = describe_inducing(posterior.prior, posterior.q)
-        rows = describe_rows(KeptRows.of(posterior.rows) if kept is None else kept, posterior.prior)
+        rows = describe_rows(KeptRows.of(posterior.rows) if kept is None else kept, posterior.prior.inducing.shape[1])
         return schema.Posterior(form=schema.LOCAL, inducing=inducing, rows=rows, **given)
     if isinstance(posterior, ExactPosterior):
         return schema.Posterior(form=schema.EXACT, dense=describe_dense(posterior), **given)
@@ -259,15 +258,14 @@ def restore_nystrom(record: schema.NystromRows, prior: SparsePrior, q: InducingP
 # Rows and blocks
 
 
-def describe_rows(kept: KeptRows, prior: SparsePrior) -> schema.Rows:
-    """All groups as one, and their sizes. Rows without weights count once."""
+def describe_rows(kept: KeptRows, n_columns: int = 0) -> schema.Rows:
+    """All groups as one, and their sizes. Rows without weights count once. `n_columns` is needed without groups."""
     blocks = [member.block for member in kept.members]
-    columns = prior.inducing.shape[1]
     weighted, known = (any(getattr(b, name) is not None for b in blocks) for name in ("weight", "noise_var"))
     noise = [to_numpy(b.noise_var) for b in blocks if b.noise_var is not None]
     weights = [to_numpy(b.weights) for b in blocks]
     return schema.Rows(
-        inputs=np.concatenate([to_numpy(b.X) for b in blocks]) if blocks else np.zeros((0, columns)),
+        inputs=np.concatenate([to_numpy(b.X) for b in blocks]) if blocks else np.zeros((0, n_columns)),
         targets=np.concatenate([to_numpy(b.y) for b in blocks]) if blocks else np.zeros(0),
         noise_var=np.concatenate(noise) if known else None,
         weights=np.concatenate(weights) if weighted else None,
@@ -291,9 +289,7 @@ def restore_rows(record: schema.Rows) -> KeptRows:
     return KeptRows(tuple(groups))
 
 
-def describe_partition(blocking: Blocking | InnerBlocks) -> schema.Partition:
-    if isinstance(blocking, InnerBlocks):
-        return schema.Partition(centroids=to_numpy(blocking.cells.centroids), metric=to_numpy(blocking.metric))
+def describe_partition(blocking: Blocking) -> schema.Partition:
     labels = None if blocking.originals is None else to_numpy(blocking.originals)
     centroids, metric = to_numpy(blocking.partition.centroids), to_numpy(blocking.metric)
     return schema.Partition(centroids=centroids, metric=metric, labels=labels)
@@ -444,14 +440,11 @@ def describe_expert(expert: Any) -> schema.Expert:
 def restore_expert(record: schema.Expert, kernel: Kernel, noise_kernel: Kernel | None) -> Any:
     with parallel.single(), linalg.flushed_denormals():  # as `shared_learning.train`, to the last digit
         posterior = restore_posterior(record.posterior, kernel)
-    influence, partition = restore_influence(record.influence), record.posterior.partition
+    influence = restore_influence(record.influence)
     if record.noise is not None:
         process = restore_noise(record.noise, need(noise_kernel, "the kernel of the noise"))
         return LearnedNoiseExpert(posterior, process, (influence, restore_influence(record.noise_influence)))
-    blocks = None
-    if partition is not None:
-        blocks = InnerBlocks(Partition(to_tensor(partition.centroids)), to_tensor(partition.metric))
-    return GaussianExpert(posterior, influence, blocks)
+    return GaussianExpert(posterior, influence, restore_blocking(record.posterior.partition))
 
 
 def describe_influence(bound: InfluenceBound | None) -> schema.InfluenceBound | None:
@@ -530,15 +523,7 @@ def describe_member(member: Member) -> schema.Member:
     elif isinstance(spec, SparseSpec):
         blocks = None if spec.blocks is None else describe_partition(spec.blocks)
         given = {"inducing": to_numpy(spec.inducing), "partition": blocks}
-    block = spec.block
-    rows = schema.Rows(
-        inputs=to_numpy(block.X),
-        targets=to_numpy(block.y),
-        noise_var=None if block.noise_var is None else to_numpy(block.noise_var),
-        weights=None if block.weight is None else to_numpy(block.weight),
-        block_sizes=np.array([len(block)], dtype=np.int64),
-        arrival=np.arange(len(block), dtype=np.int64),
-    )
+    rows = describe_rows(KeptRows((Kept(spec.block, torch.arange(len(spec.block))),)))
     return schema.Member(rows=rows, log_evidence=float(member.log_evidence), **given)
 
 
@@ -553,8 +538,5 @@ def restore_spec(record: schema.Member, recipe: Recipe | LearnedNoiseRecipe) -> 
         ).with_rows(block)
     if recipe.approx.family is not Family.INDUCING:
         return DenseSpec(block)
-    inducing, blocks, rows = to_tensor(need(record.inducing, "inducing inputs")), None, MemoryRows(block)
-    if record.partition is not None:
-        blocks = InnerBlocks(Partition(to_tensor(record.partition.centroids)), to_tensor(record.partition.metric))
-        rows = in_blocks(block, blocks)
-    return SparseSpec(rows, recipe.approx, inducing, blocks)
+    inducing, blocks = to_tensor(need(record.inducing, "inducing inputs")), restore_blocking(record.partition)
+    return SparseSpec(MemoryRows(block), recipe.approx, inducing, blocks).with_rows(block)

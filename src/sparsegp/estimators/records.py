@@ -180,7 +180,7 @@ def _described_sparse(model: Model) -> State:
     is_local = isinstance(posterior, LocalPosterior)
     window_rows = None
     if model.kept is not None and held is not None and not is_local:
-        window_rows = parts.describe_rows(model.kept, held.prior)
+        window_rows = parts.describe_rows(model.kept, held.prior.inducing.shape[1])
     return {
         "kernel": kernel_records.describe(model.kernel),
         "mean_noise_var": float(model.noise_var),

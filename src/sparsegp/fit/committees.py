@@ -17,10 +17,9 @@ from sparsegp.committee.split import Split, split
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Block, MemoryRows, Rows
-from sparsegp.core.partition import kernel_metric
+from sparsegp.core.partition import Blocking, kernel_metric
 from sparsegp.errors import InputError
 from sparsegp.fit import affordable
-from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committee_model import CommitteeModel, Member, Members
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem, Start

@@ -9,10 +9,10 @@ import numpy as np
 from sparsegp.core.block import MemoryRows, Rows
 from sparsegp.core.evidence import uncollapsed_objective
 from sparsegp.core.local import LocalPosterior, make_posterior
+from sparsegp.core.partition import Blocking
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
-from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, Model

@@ -18,6 +18,7 @@ from sparsegp.core.block import CHUNK_ROWS, Block, MemoryRows, Rows
 from sparsegp.core.dense import ExactPosterior, NystromPosterior
 from sparsegp.core.left_out import OTHER_ROWS, LeftOut, LeftOutOfRows, left_out_of_exact, left_out_of_nystrom
 from sparsegp.core.local import LocalPosterior
+from sparsegp.core.partition import NO_BLOCK, Blocking
 from sparsegp.core.posterior import LatentPosterior, SparsePosterior
 from sparsegp.core.predictive import Gaussian, Joint, NoiseMixture
 from sparsegp.core.prior import SparsePrior
@@ -26,7 +27,7 @@ from sparsegp.core.trend import Trend
 from sparsegp.data.rows import DiskRows
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.fit import kept as kept_rows
-from sparsegp.fit.blocking import NO_BLOCK, Blocking, require_blocks, require_labels
+from sparsegp.fit.blocking import require_blocks, require_labels
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import recursive, revise
