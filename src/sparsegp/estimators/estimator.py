@@ -45,7 +45,7 @@ from sparsegp.estimators.given import Given
 from sparsegp.estimators.judging import Diagnosis, Judged, diagnose
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
 from sparsegp.estimators.listener import CALLBACKS, StepListener
-from sparsegp.estimators.opening import Needs, Opened, is_dask, opened
+from sparsegp.estimators.opening import Needs, Opened, Opener, is_dask
 from sparsegp.estimators.summary import fitted_html
 from sparsegp.files import model_file
 from sparsegp.fit.blocking import drop_weightless
@@ -844,9 +844,9 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         model = self.model_
         is_sum = isinstance(model, Model) and model.approx.family is Family.INDUCING
         why_not = None if is_sum else "the model is no sum over rows."
-        needs, like = Needs(is_sum, is_sum and not model.approx.by_block, why_not), self._like
-        budget = self.fit_options.started(None)
-        with opened(self, given, needs, seed=0, budget=budget, like=like, scaling=self.scaling_) as data:
+        needs = Needs(is_sum, is_sum and not model.approx.by_block, why_not)
+        opener = Opener(self, 0, self.fit_options.started(None), self._like, self.scaling_)
+        with opener.rows(given, needs) as data:
             self._require_same_noise(data.rows.mean_noise_var is not None)
             return left_out_of_given(model, data, given)
 

@@ -14,7 +14,7 @@ from sparsegp.core import reasons
 from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.given import Given
 from sparsegp.estimators.listener import StepListener
-from sparsegp.estimators.opening import Needs, Opened, opened
+from sparsegp.estimators.opening import Needs, Opened, Opener
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.checkpoint import Checkpoint
 from sparsegp.fit.held_out import steps
@@ -61,7 +61,7 @@ def models(estimator: Any, call: Call, needs: Needs, pose: Pose, like: Tensor) -
     listener = StepListener(estimator, estimator.verbose)
     try:
         with (
-            opened(estimator, call.given, needs, seed=call.seed, budget=call.budget, like=like) as data,
+            Opener(estimator, call.seed, call.budget, like).rows(call.given, needs) as data,
             pose(call, data, np.random.default_rng(call.seed), listener) as posed,
         ):
             published = steps(posed.problem, data.rows, call.budget)

@@ -42,20 +42,20 @@ Climb = Callable[[StepCallback], list[LearningResult]]
 
 def models(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
     """From the first model to the one of all rows."""
-    opening, first = _Opening(problem, rows, budget), None
-    if opening.wants_first_model:
-        first = opening.first_model()
+    prepared, first = _Preparation(problem, rows, budget), None
+    if prepared.wants_first_model:
+        first = prepared.first_model()
         yield first
         if first.reason is not None:
             return
-        problem, rows = opening.within_reach()
+        problem, rows = prepared.within_reach()
     problem = problem.settled()
     if problem.starts_locally and affordable.worth_a_local_start(budget):
-        problem = opening.started_locally(problem, rows)
-    sketcher = opening.sketcher(problem, rows)
+        problem = prepared.started_locally(problem, rows)
+    sketcher = prepared.sketcher(problem, rows)
     arranged_ = sketcher.arranged
-    hyper = starting_hyperparameters(problem, arranged_.rows, opening.inducing(arranged_, first))
-    yield from _Course(opening, sketcher, hyper, first).models()
+    hyper = starting_hyperparameters(problem, arranged_.rows, prepared.inducing(arranged_, first))
+    yield from _Course(prepared, sketcher, hyper, first).models()
 
 
 @dataclass
@@ -86,7 +86,7 @@ class _Pace:
         self.next_publication = self.ratio * self.budget.used
 
 
-class _Opening:
+class _Preparation:
     """What comes before learning: a first model, the rows and the size within reach, a start, blocks, inducing
     inputs."""
 
@@ -176,11 +176,13 @@ class _Opening:
 class _Course:
     """Learning and inference of arranged rows, from the hyper-parameters of the start."""
 
-    def __init__(self, opening: _Opening, sketcher: Sketcher, hyper: Hyperparameters, first: Progress | None) -> None:
+    def __init__(
+        self, prepared: _Preparation, sketcher: Sketcher, hyper: Hyperparameters, first: Progress | None
+    ) -> None:
         self.arranged, self.sketcher, self.hyper, self.first = sketcher.arranged, sketcher, hyper, first
         self.problem, self.rows = self.arranged.problem, self.arranged.rows
-        self.budget, self.options, self.rng, self.pace = opening.budget, opening.options, opening.rng, opening.pace
-        self.finish_seconds = opening.finish_seconds
+        self.budget, self.options, self.rng, self.pace = prepared.budget, prepared.options, prepared.rng, prepared.pace
+        self.finish_seconds = prepared.finish_seconds
 
     def models(self) -> Generator[Progress]:
         learning = yield from self._learned()
