@@ -15,10 +15,10 @@ import torch
 import sparsegp
 from problems import Problem, agree, get_row, random_problem, with_weights
 from sparsegp import HeteroscedasticGPRegressor, InputError, kernels
+from sparsegp.core import reasons
 from sparsegp.core.block import BlockStore, MemoryRows, Rows
 from sparsegp.core.local import LocalPosterior
 from sparsegp.data.rows import DiskRows, SourceRows
-from sparsegp.fit import learned_noise
 from sparsegp.fit.scaling import Scaling
 from sparsegp.learn.hyperparameters import Limits
 from sparsegp.learn.trace import Deadline
@@ -322,7 +322,7 @@ def test_learning_finds_the_noise_wherever_rows_are(
         random_state=0,
     ).fit(path, target="y", sample_weight="w", **where)
     assert model.info_["budget"]["asked"] == 20.0
-    assert model.info_["budget"]["reason"] == learned_noise.ALL_ROWS
+    assert model.info_["budget"]["reason"] == reasons.ALL_ROWS
     assert model.info_["budget"]["used"] < 60.0
     X = wave(300)[["a", "b"]]
     noise = model.predict_components(X)[2]
