@@ -12,7 +12,7 @@ from sparsegp.core import approximations, reasons
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.fit import affordable
-from sparsegp.fit.budget import Budget
+from sparsegp.fit.budget import Budget, Fractions
 from sparsegp.infer import anytime, batch
 from sparsegp.kernels import SquaredExponential
 from sparsegp.learn import lbfgs, neighbourhoods, schedules
@@ -130,12 +130,12 @@ def test_the_time_of_the_reader_counts(time):
 
 
 @pytest.mark.parametrize("rows", [N_ROWS, 300])
-def test_blocks_are_made_of_the_rows_within_reach(rows, time, monkeypatch):
+def test_blocks_are_made_of_the_rows_within_reach(rows, time, monkeypatch, options):
     X, y = wave(N_ROWS)
-    passes, blocks_a_row = affordable.FRACTIONS.partition_passes, 24 / N_ROWS
-    seconds = affordable.FRACTIONS.blocks * 38.0 / (passes * blocks_a_row * rows**2)
+    fractions = options(budget={"fractions": Fractions(fewest_start_seconds=np.inf)}).budget.fractions
+    passes, blocks_a_row = fractions.partition_passes, 24 / N_ROWS
+    seconds = fractions.blocks * 38.0 / (passes * blocks_a_row * rows**2)
     monkeypatch.setattr(affordable, "_pair_seconds", lambda *_: 0.9 * seconds)
-    monkeypatch.setattr(affordable, "worth_a_local_start", lambda _: False)
     gp = limited(40.0, approximation="pic", n_blocks=24, calibration=None).fit(X, y)
     report = gp.info_["budget"]
     assert time.now <= 1.1 * 40.0 + 1.0
@@ -176,7 +176,7 @@ def test_all_rows_with_fewer_inducing_inputs_come_before_a_part_of_the_rows(monk
         return original(prior, rows)
 
     monkeypatch.setattr(batch, "statistics_of", timed)
-    monkeypatch.setattr(affordable, "FRACTIONS", replace(affordable.FRACTIONS, fewest_inducing=4))
+    options(budget={"fractions": Fractions(fewest_inducing=4)})
     options(clock=lambda: now[0], steps={"first_rows": 20, "sketch_rows": 20})
     X, y = wave(N_ROWS)
     gp = limited(60.0, n_inducing=40, optimizer=None, kernel=SquaredExponential(1.0, [1.0, 1.0]), noise_var=0.1)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegp.core import inducing
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.core.dense import ExactPosterior, NystromPosterior, require_dense_size
@@ -64,9 +63,7 @@ def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[Model, dict[str, 
 
 
 def _nystrom(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit:
-    chosen = _selected(problem, rows)
-    learned = problem.learn_inducing and chosen.shape[0] < len(rows)
-    hyper = _hyperparameters(problem, rows.all, chosen, learn_inducing=learned)
+    hyper = problem.hyperparameters(rows, problem.select_inducing(rows.all, problem.rng))
     _require_noise(hyper.prior(problem.approx), rows.all)
     learning: list[LearningResult] = []
     optimizer = problem.optimizer
@@ -102,13 +99,13 @@ def _exact(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit
 
 def _subset(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit:
     block = rows.all
-    index = _nearest_rows(block.X.to(torch.float64), _selected(problem, rows))
+    index = _nearest_rows(block.X.to(torch.float64), problem.select_inducing(block, problem.rng))
     return _on(problem, rows, block.take(index), deadline)
 
 
 def _on(problem: Problem, rows: MemoryRows, block: Block, deadline: Deadline | None) -> Fit:
     require_dense_size(len(block))
-    hyper = _hyperparameters(problem, rows.all, block.X, learn_inducing=False)
+    hyper = problem.hyperparameters(rows, block.X, learn_inducing=False)
     learning: list[LearningResult] = []
     if problem.optimizer is not None:
         climb = OPTIMIZERS[problem.optimizer]
@@ -118,17 +115,6 @@ def _on(problem: Problem, rows: MemoryRows, block: Block, deadline: Deadline | N
         )
     posterior = ExactPosterior.build(hyper.kernel, block, hyper.noise_var, hyper.trend)
     return hyper, learning, posterior, posterior.log_evidence, posterior.C.jitter
-
-
-def _hyperparameters(problem: Problem, block: Block, chosen: Tensor, *, learn_inducing: bool) -> Hyperparameters:
-    start, learn_noise = problem.start, block.noise_var is None
-    learned = {"learn_noise": learn_noise, "learn_inducing": learn_inducing}
-    return Hyperparameters(start.kernel, start.noise_var, chosen, **learned, trend=problem.trend)
-
-
-def _selected(problem: Problem, rows: MemoryRows) -> Tensor:
-    X, kernel = rows.all.X.to(torch.float64), problem.start.kernel
-    return inducing.select_inducing(problem.inducing, kernel, X, problem.n_inducing, problem.rng, rows.all.weight)
 
 
 def _nearest_rows(X: Tensor, targets: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def models(problem: Problem, rows: Rows, budget: Budget) -> Generator[Progress]:
         problem = prepared.started_locally(problem, rows)
     sketcher = prepared.sketcher(problem, rows)
     arranged_ = sketcher.arranged
-    hyper = starting_hyperparameters(problem, arranged_.rows, prepared.inducing(arranged_, first))
+    hyper = problem.hyperparameters(arranged_.rows, prepared.inducing(arranged_, first))
     yield from _Course(prepared, sketcher, hyper, first).models()
 
 
@@ -117,9 +117,9 @@ class _Preparation:
         problem, rows = affordable.sampled(self.problem, self.rows, self._first_rows, self.rng)
         arranged_ = self.arranged(replace(problem, rng=self.rng), rows)
         in_haste = replace(problem, inducing="random") if self._selects else problem
-        chosen = affordable.select_inducing(in_haste, arranged_.rows.sample, self.rng)
+        chosen = in_haste.select_inducing(arranged_.rows.sample.all, self.rng)
         sketcher = Sketcher(arranged_, self._first_rows, self.budget, self.rng)
-        hyper = starting_hyperparameters(problem, rows, chosen)
+        hyper = problem.hyperparameters(rows, chosen)
         first = sketcher.model(hyper, [], 1, LEARNING)
         self.finish_seconds = sketcher.finish_seconds
         self.pace.steps = 1
@@ -153,7 +153,7 @@ class _Preparation:
 
     def arranged(self, problem: Problem, rows: Rows) -> Arranged:
         n_blocks = problem.wanted_blocks(len(rows))
-        late = self.budget.deadline_of_rest(affordable.FRACTIONS.blocks)
+        late = self.budget.deadline_of_rest(self.budget.options.fractions.blocks)
         kernel, labels, rng = problem.start.kernel, problem.labels, problem.rng
         in_order, blocking = arranged(problem.approx, rows, kernel, n_blocks, labels, rng, lambda: is_over(late))
         return Arranged(problem, in_order, blocking, len(self.rows), self.rows.total_weight)
@@ -165,12 +165,12 @@ class _Preparation:
         rows, problem = arranged_.rows.sample, arranged_.problem
         n = affordable.rows_to_select_from(problem, rows, self.budget, self.rng)
         if n >= len(rows):
-            return affordable.select_inducing(problem, rows, problem.rng)
+            return problem.select_inducing(rows.all, problem.rng)
         if n == 0 and first is not None:
             chosen: Tensor = first.model.inducing
             return chosen[: problem.n_inducing]
         index = problem.rng.choice(len(rows), max(n, 1), replace=False)
-        return affordable.select_inducing(problem, rows.subset(torch.from_numpy(np.sort(index))), problem.rng)
+        return problem.select_inducing(rows.all.take(torch.from_numpy(np.sort(index))), problem.rng)
 
 
 class _Course:
@@ -388,13 +388,6 @@ class _Course:
             is_exact=is_exact,
             reason=snapshot.reason,
         )
-
-
-def starting_hyperparameters(problem: Problem, rows: Rows, chosen: Tensor) -> Hyperparameters:
-    # As many inducing inputs as rows: the approximation is exact already and moving them gains nothing.
-    worthwhile = problem.learn_inducing and chosen.shape[0] < len(rows)
-    start, learned = problem.start, {"learn_noise": rows.least_noise_var is None, "learn_inducing": worthwhile}
-    return Hyperparameters(start.kernel, start.noise_var, chosen, **learned, trend=problem.trend)
 
 
 def optimizer_within(deadline: Deadline | None, problem: Problem, n_rows: int) -> str:

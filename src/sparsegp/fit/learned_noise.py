@@ -112,7 +112,7 @@ def _hyperparameters(task: _Task, start: NoiseStart) -> JointHyperparameters:
     """With as many inducing inputs as rows the approximation is exact already and moving them gains nothing."""
     problem, noise, block = task.problem, task.noise, task.rows.sample.all
     kernel, rng = problem.start.kernel, problem.rng
-    of_f = inducing.select_inducing(problem.inducing, kernel, block.X, problem.n_inducing, rng, block.weight)
+    of_f = problem.select_inducing(block, rng)
     of_g = inducing.select_inducing(noise.inducing, start.kernel, block.X, noise.n_inducing, rng, block.weight)
     learned = problem.learn_inducing and of_f.shape[0] < len(task.rows)
     given = kernel, of_f, start.kernel, of_g, start.mean
