@@ -30,7 +30,7 @@ from sparsegp.infer import batch
 from sparsegp.learn import schedules
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.start_values import median_lengthscales, neighbour_noise_var
-from sparsegp.learn.trace import Deadline
+from sparsegp.learn.trace import Deadline, Terms
 
 ROWS_FOR_INDUCING = 20_000
 
@@ -76,13 +76,13 @@ def learned(given: Setting, way: str, seconds: float) -> tuple[Hyperparameters, 
     clock = time.process_time
     started = clock()
     deadline = Deadline(started + seconds, clock)
-    stages = schedules.learn(given.rows, given.approx, hyper, limits, optimizer=way, rng=rng, deadline=deadline)
+    stages = schedules.learn(given.rows, given.row, hyper, Terms(limits, rng, way, deadline=deadline))
     evaluations = sum(stage.evaluations for stage in stages)
     return hyper, {"seconds": clock() - started, "evaluations": evaluations}
 
 
 def scored(given: Setting, hyper: Hyperparameters, y_test: np.ndarray) -> dict[str, float]:
-    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, given.approx)
+    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, given.row)
     _, posterior, info = batch.infer(prior, given.rows)
     mean, var = posterior.marginals(given.X_test, given.labels)
     std = (var + float(hyper.noise_var)).sqrt()

@@ -18,7 +18,7 @@ from sparsegp.kernels import SquaredExponential
 from sparsegp.learn import lbfgs, neighbourhoods, schedules
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective
-from sparsegp.learn.trace import Deadline, OutOfTime
+from sparsegp.learn.trace import Deadline, OutOfTime, Terms
 from test_regressor import fixed, wave
 
 N_ROWS = 1200
@@ -263,8 +263,8 @@ def test_neighbourhoods_are_judged_by_fewer_rows_and_rounds_when_time_is_short(m
     monkeypatch.setattr(neighbourhoods, "held_out_log_density", timed)
     objective, hyper, limits = problem()
     rounds = neighbourhoods.Rounds(counts=(2, 2, 2), n_rows=40, iterations=2, n_neighbours=20)
-    given = {"optimizer": "lbfgs", "rng": np.random.default_rng(0), "rounds": rounds}
-    neighbourhoods.learn(objective.rows.all, hyper, limits, deadline=Deadline(30.0, lambda: now[0]), **given)
+    terms = Terms(limits, np.random.default_rng(0), deadline=Deadline(30.0, lambda: now[0]))
+    neighbourhoods.learn(objective.rows.all, hyper, terms, rounds)
     assert now[0] < 30.0
     assert judged[0] == 16
     assert max(judged) == 32
@@ -333,10 +333,7 @@ def test_short_deadlines_begin_with_fewer_rows():
             objective.rows,
             objective.approx,
             hyper,
-            limits,
-            optimizer="lbfgs",
-            rng=np.random.default_rng(0),
-            deadline=no_time,
+            Terms(limits, np.random.default_rng(0), deadline=no_time),
         )
         == []
     )

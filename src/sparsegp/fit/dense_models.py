@@ -22,7 +22,7 @@ from sparsegp.infer import batch
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import ExactObjective
 from sparsegp.learn.schedules import OPTIMIZERS, learn
-from sparsegp.learn.trace import Deadline, LearningResult
+from sparsegp.learn.trace import Deadline, LearningResult, Terms
 
 LEAST_NOISE_OF_NYSTROM = 2.0**-104
 """Of the variance of f: the square of the rounding of double precision."""
@@ -70,10 +70,8 @@ def _nystrom(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> F
     if optimizer is not None:
         limits = problem.learning.start.limits(rows.all, problem.start.noise_var)
         schedule = problem.learning.schedules.of(problem.approx, optimizer)
-        given: dict[str, Any] = {"schedule": schedule, "on_step": problem.on_step, "deadline": deadline}
-        learning = until_interrupted(
-            lambda: learn(rows, problem.approx, hyper, limits, optimizer=optimizer, rng=problem.rng, **given)
-        )
+        terms = Terms(limits, problem.rng, optimizer, problem.on_step, deadline)
+        learning = until_interrupted(lambda: learn(rows, problem.approx, hyper, terms, schedule))
     prior = hyper.prior(problem.approx)
     _, posterior, info = batch.infer(prior, rows)
     nystrom = NystromPosterior.build(prior, rows.all, posterior.q, clip=problem.clip_variances)

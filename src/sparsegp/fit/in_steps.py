@@ -29,7 +29,7 @@ from sparsegp.infer import anytime_run, batch, stopping
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import CollapsedObjective
 from sparsegp.learn.schedules import AUTO, learn
-from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, StepCallback, is_over
+from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, StepCallback, Terms, is_over
 from sparsegp.parallel import stepwise
 
 NEXT_TO_NOTHING = 1e-3
@@ -201,19 +201,10 @@ class _Course:
         def climb(report: StepCallback) -> list[LearningResult]:
             on_step = self.pace.counted(lambda step: self.pace.asked_to_stop(step) or report(step))
 
+            terms = Terms(limits, problem.rng, optimizer, on_step, deadline)
+
             def learned() -> list[LearningResult]:
-                return learn(
-                    rows,
-                    problem.approx,
-                    hyper,
-                    limits,
-                    optimizer=optimizer,
-                    rng=problem.rng,
-                    schedule=schedule,
-                    on_step=on_step,
-                    deadline=deadline,
-                    checkpoint=problem.checkpoint,
-                )
+                return learn(rows, problem.approx, hyper, terms, schedule, problem.checkpoint)
 
             with linalg.flushed_denormals():
                 return until_interrupted(lambda: with_enough_noise(hyper, self.arranged, learned))

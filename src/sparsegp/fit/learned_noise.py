@@ -17,8 +17,7 @@ from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, LearnedNoiseModel, Model
 from sparsegp.fit.problem import NoiseSpec, Problem, Start
 from sparsegp.fit.start import StopRequest, learned_noise_start
-from sparsegp.learn.hyperparameters import Limits
-from sparsegp.learn.trace import Deadline, LearningResult
+from sparsegp.learn.trace import Deadline, LearningResult, Terms
 from sparsegp.noise import noise_learning, svshgp
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_learning import Inferred
@@ -33,8 +32,7 @@ class _Task:
     problem: Problem
     rows: Rows
     noise: NoiseSpec
-    limits: Limits
-    learn_until: Deadline | None
+    terms: Terms
     infer_until: Deadline | None
 
 
@@ -58,7 +56,8 @@ def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[LearnedNoiseModel
     in_order, blocking = arranged(problem.approx, rows, start.kernel, n_blocks, problem.labels, problem.rng)
     limits = problem.learning.start.limits(rows.sample.all, start.noise_var, start.least_noise_var)
     learn_until = budget.deadline(problem.learning.noise_fractions.learning)
-    task = _Task(problem, in_order, noise, limits, learn_until, budget.deadline(1.0))
+    terms = Terms(limits, problem.rng, on_step=problem.on_step, deadline=learn_until)
+    task = _Task(problem, in_order, noise, terms, budget.deadline(1.0))
     inferred, stages = _FITTERS[noise.inference](task, _noise_start(task))
     for parameter in (*inferred.state.prior.kernel.parameters(), *inferred.process.prior.kernel.parameters()):
         parameter.grad = None
@@ -103,7 +102,7 @@ def _noise_start(task: _Task) -> NoiseStart:
     problem, noise, start = task.problem, task.noise, task.problem.start
     if problem.optimizer is None:
         return NoiseStart(noise.kernel, math.log(start.noise_var) if noise.mean is None else noise.mean)
-    given = start.kernel, start.noise_var, noise.kernel, task.limits, problem.rng, problem.trend
+    given = start.kernel, start.noise_var, noise.kernel, task.terms.limits, problem.rng, problem.trend
     found = noise_start(task.rows, *given, local=problem.approx.by_block)
     return found if noise.mean is None else replace(found, mean=noise.mean)
 
@@ -126,31 +125,14 @@ def _exact(task: _Task, start: NoiseStart) -> Fit:
     problem, hyper = task.problem, _hyperparameters(task, start)
     if problem.optimizer is None:
         return _inferred(task, hyper, None), []
-    stages, q = noise_learning.learn(
-        task.rows,
-        problem.approx,
-        hyper,
-        task.limits,
-        rng=problem.rng,
-        schedule=problem.learning.noise_schedules.of(problem.approx, noise_learning.OPTIMIZER),
-        on_step=problem.on_step,
-        deadline=task.learn_until,
-    )
+    schedule = problem.learning.noise_schedules.of(problem.approx, task.terms.optimizer)
+    stages, q = noise_learning.learn(task.rows, problem.approx, hyper, task.terms, schedule)
     return _inferred(task, hyper, q), stages
 
 
 def _inferred(task: _Task, hyper: JointHyperparameters, q: InducingPosterior | None) -> Inferred:
-    problem = task.problem
-    return noise_learning.infer(
-        task.rows,
-        problem.approx,
-        hyper,
-        task.limits,
-        q,
-        rng=problem.rng,
-        deadline=task.infer_until,
-        options=problem.learning.inference,
-    )
+    terms = replace(task.terms, deadline=task.infer_until)
+    return noise_learning.infer(task.rows, task.problem.approx, hyper, terms, q, task.problem.learning.inference)
 
 
 def _stochastic(task: _Task, start: NoiseStart) -> Fit:
@@ -158,17 +140,7 @@ def _stochastic(task: _Task, start: NoiseStart) -> Fit:
     if problem.optimizer is None:
         for parameter in hyper.parameters():
             parameter.requires_grad_(False)
-    q, result = svshgp.learn(
-        task.rows,
-        problem.approx,
-        hyper,
-        task.limits,
-        batch_size=noise.batch_size,
-        n_steps=noise.n_steps,
-        rng=problem.rng,
-        on_step=problem.on_step,
-        deadline=task.learn_until,
-    )
+    q, result = svshgp.learn(task.rows, problem.approx, hyper, task.terms, noise.batch_size, noise.n_steps)
     return _inferred(task, hyper, q), [result]
 
 

@@ -32,7 +32,7 @@ from sparsegp.learn import neighbourhoods
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.schedules import Schedule, learn
 from sparsegp.learn.start_values import median_lengthscales, neighbour_noise_var
-from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, StepCallback, is_over
+from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, StepCallback, Terms, is_over
 
 USUAL_LENGTHSCALES = (0.02, 1e4)
 
@@ -194,10 +194,8 @@ def local_start(
     optimizer = "lbfgs" if problem.optimizer == "ngd" else problem.optimizer
     hyper = Hyperparameters(start.kernel, start.noise_var, block.X[:1], learn_noise=learn_noise, learn_inducing=False)
     limits, left = options.start.limits(block, start.noise_var), detrended(block, problem.trend)
-    watched: dict[str, Any] = {"rounds": options.rounds, "on_step": on_step, "deadline": deadline}
-    results = until_interrupted(
-        lambda: neighbourhoods.learn(left, hyper, limits, optimizer=optimizer, rng=problem.rng, **watched)
-    )
+    terms = Terms(limits, problem.rng, optimizer, on_step, deadline)
+    results = until_interrupted(lambda: neighbourhoods.learn(left, hyper, terms, options.rounds))
     hyper.clear_gradient()
     # neighbours that are nearly equal can do without noise; whole blocks of rows cannot be factored without any
     with torch.no_grad():
@@ -221,17 +219,8 @@ def global_start(
     X = block.X.to(torch.float64)
     chosen = inducing.select_inducing("kmeans", start.kernel, X, options.global_inducing, rng, block.weight)
     hyper = Hyperparameters(start.kernel, start.noise_var, chosen, learn_noise=block.noise_var is None, trend=trend)
-    limits = options.limits(block, start.noise_var)
-    results = learn(
-        MemoryRows(block),
-        get("vfe"),
-        hyper,
-        limits,
-        optimizer=optimizer,
-        rng=rng,
-        schedule=schedule or options.quick,
-        on_step=on_step,
-    )
+    terms = Terms(options.limits(block, start.noise_var), rng, optimizer, on_step)
+    results = learn(MemoryRows(block), get("vfe"), hyper, terms, schedule or options.quick)
     hyper.clear_gradient()
     return Start(hyper.kernel, float(hyper.noise_var), tuple(results))
 
