@@ -18,7 +18,8 @@ from sparsegp import HeteroscedasticGPRegressor, InputError, kernels
 from sparsegp.core import reasons
 from sparsegp.core.block import BlockStore, MemoryRows, Rows
 from sparsegp.core.local import LocalPosterior
-from sparsegp.data.rows import DiskRows, SourceRows
+from sparsegp.data.disk_rows import DiskRows
+from sparsegp.data.rows import SourceRows
 from sparsegp.fit.scaling import Scaling
 from sparsegp.learn.hyperparameters import Limits
 from sparsegp.learn.trace import Deadline, Terms

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sparsegp.core.block import Block, BlockStore, MemoryRows
 from sparsegp.core.partition import Blocking
-from sparsegp.data.rows import DiskRows
+from sparsegp.data.disk_rows import DiskRows
 from sparsegp.errors import InputError
 from sparsegp.infer import recursive, revise
 from sparsegp.infer.recursive import FilterState, StepInfo

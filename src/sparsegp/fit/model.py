@@ -24,7 +24,7 @@ from sparsegp.core.predictive import Gaussian, Joint, NoiseMixture
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.core.trend import Trend
-from sparsegp.data.rows import DiskRows
+from sparsegp.data.disk_rows import DiskRows
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.fit import kept as kept_rows
 from sparsegp.fit.blocking import require_blocks, require_labels
