@@ -29,7 +29,8 @@ from sparsegp.files.column_codes import (
 from sparsegp.files.kernel_records import Classes
 from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
-from sparsegp.fit.model import Found, LearnedNoiseModel, Model
+from sparsegp.fit.learned_noise import LearnedNoiseModel
+from sparsegp.fit.model import Found, Model
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import recursive
 from sparsegp.infer.batch import BatchState

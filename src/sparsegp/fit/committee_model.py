@@ -29,7 +29,7 @@ from sparsegp.core.predictive import Array, Joint, NoiseMixture
 from sparsegp.errors import InputError
 from sparsegp.fit.blocking import require_integers
 from sparsegp.fit.committee_left_out import left_out_of_committee
-from sparsegp.fit.model import NOISE_IS_OF_ALL_ROWS
+from sparsegp.fit.learned_noise import NOISE_IS_OF_ALL_ROWS
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer.drift import Innovations, RecentLevel
 from sparsegp.infer.recursive import OUTLIER_SQ

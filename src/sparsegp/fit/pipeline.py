@@ -11,7 +11,8 @@ from sparsegp.errors import InputError
 from sparsegp.fit import committees, dense_models, in_steps, learned_noise
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committee_model import CommitteeModel
-from sparsegp.fit.model import LearnedNoiseModel, Model
+from sparsegp.fit.learned_noise import LearnedNoiseModel
+from sparsegp.fit.model import Model
 from sparsegp.fit.problem import Problem
 from sparsegp.fit.progress import Progress
 from sparsegp.fit.start import propagate_interrupt

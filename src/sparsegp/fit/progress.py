@@ -6,7 +6,8 @@ from typing import Any
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committee_model import CommitteeModel
-from sparsegp.fit.model import LearnedNoiseModel, Model
+from sparsegp.fit.learned_noise import LearnedNoiseModel
+from sparsegp.fit.model import Model
 from sparsegp.learn.trace import LearningResult
 
 LEARNING = "learning"
