@@ -22,6 +22,7 @@ from sparsegp.core import reasons
 from sparsegp.core.block import Block
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.sum_objective import SumObjective, place
+from sparsegp.learn.trace import Terms
 from sparsegp.parallel import Executor, Placed, Threads
 
 distributed = pytest.importorskip("distributed")
@@ -207,7 +208,7 @@ def test_experts_on_workers_add_up_and_learn(both: Any) -> None:
     schedule = shared_learning.Schedule(inducing_iterations=2)
 
     def found(executor: Executor) -> list[tuple[float, np.ndarray]]:
-        lesson = shared_learning.Lesson(limits, "lbfgs", True, rng, executor, schedule)
+        lesson = shared_learning.Lesson(Terms(limits, rng), True, executor, schedule)
         placed = place(specs, executor)
         better = shared_learning.with_own_inducing(shared_learning.Learned(specs, placed), shared, lesson).placed
         return [_evaluated(experts, shared, executor) for experts in (placed, better)]

@@ -27,7 +27,7 @@ from sparsegp.fit.progress import learning_report
 from sparsegp.fit.start import StopRequest, learned_noise_start, local_start, until_interrupted
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.sum_objective import place
-from sparsegp.learn.trace import LearningResult
+from sparsegp.learn.trace import LearningResult, Terms
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_start import NoiseStart, noise_start
 
@@ -144,18 +144,12 @@ def _learned(
     stages = list(problem.start.stages)
     if problem.optimizer is None or problem.start.stopped:
         return None, stages
-    lesson = shared_learning.Lesson(
-        task.limits,
-        problem.optimizer,
-        problem.learn_inducing,
-        problem.rng,
-        committee.executor,
-        problem.learning.committee.schedule,
-        problem.on_step,
-    )
+    terms = Terms(task.limits, problem.rng, problem.optimizer, problem.on_step, budget.deadline(1.0))
+    options = problem.learning.committee
+    lesson = shared_learning.Lesson(terms, problem.learn_inducing, committee.executor, options.schedule)
     if budget.limited:
         work = shared_learning.inference_work(specs, communicates=committee.aggregation.communicates)
-        lesson = replace(lesson, deadline=budget.deadline(1.0), inference_work=work)
+        lesson = replace(lesson, inference_work=work)
     reached: shared_learning.Learned | None = None
 
     def learn() -> list[LearningResult]:
