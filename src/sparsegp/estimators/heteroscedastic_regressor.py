@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -309,11 +308,7 @@ class HeteroscedasticGPRegressor(Estimator):
         given = Given(X, y, target, None, sample_weight, blocks)
         if self._is_fitted:
             return self._add(given)
-        approx = self.check_parameters()
-        if blocks is None and approx.by_block and not approx.is_local:
-            batch, _ = checks.training_batch(self, given)
-            given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
-        return self._fit(self._call(given))
+        return self._fit(self._call(self._first_of_stream(given, self.check_parameters())))
 
     @memory.explained
     def forget(

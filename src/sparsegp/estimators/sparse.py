@@ -556,11 +556,7 @@ class SparseGPRegressor(Estimator):
                 f"approximation={approx.name!r} cannot be updated: it has no additive statistics. Use 'vfe', 'fitc' or "
                 "another approximation with inducing inputs, or fit again on all rows."
             )
-        # Where blocks are not places every batch of a stream is one, and so is the first.
-        if approx.by_block and not approx.is_local and given.blocks is None and given.cluster is None:
-            batch, _ = checks.training_batch(self, given)
-            given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
-        return self._fit(self._call(given, sums=True))
+        return self._fit(self._call(self._first_of_stream(given, approx), sums=True))
 
     @memory.explained
     def forget(
