@@ -239,6 +239,18 @@ def test_a_local_model_from_a_file_learns_saves_and_takes_rows(tmp_path):
         np.testing.assert_allclose(fitted.predict(new, return_std=True), before, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.usefixtures("little_memory", "brief_learning")
+def test_auto_is_settled_for_rows_that_stay_in_a_file(tmp_path):
+    """The exact model needs its rows in memory, however few they are; blocks of near rows do not."""
+    X, y = rows()
+    (path,), given = source("parquet", tmp_path, X, y)
+    found = model(approximation="auto", n_inducing="auto", n_blocks=10).fit(path, **given)
+    assert found.info_["choice"]["approximation"] == found.model_.approx.name == "pic"
+    assert found.info_["passes"] >= 3
+    assert found.calibration_ is not None
+    assert np.mean((found.predict(table(X, y).select(["x", "t"])) - y) ** 2) < 0.2 * y.var()
+
+
 class Ticking:
     """A clock that moves on by a fixed time whenever somebody looks."""
 
