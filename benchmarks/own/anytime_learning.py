@@ -25,11 +25,10 @@ from sparsegp.core.partition import block_slices, kernel_metric, kmeans_partitio
 from sparsegp.core.prior import SparsePrior
 from sparsegp.fit.learning_options import LearningOptions
 from sparsegp.fit.problem import Problem, Start
-from sparsegp.fit.start import local_start
+from sparsegp.fit.start import local_start, median_lengthscales, neighbour_noise_var
 from sparsegp.infer import batch
 from sparsegp.learn import schedules
 from sparsegp.learn.hyperparameters import Hyperparameters
-from sparsegp.learn.start_values import median_lengthscales, neighbour_noise_var
 from sparsegp.learn.trace import Deadline, Terms
 
 ROWS_FOR_INDUCING = 20_000
