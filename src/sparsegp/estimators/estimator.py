@@ -25,7 +25,7 @@ from sparsegp import linalg, memory
 from sparsegp.calibration.calibration import Calibrated, CalibratedJoint, Calibration, TransformedJoint
 from sparsegp.calibration.transform import Transformed
 from sparsegp.cluster.prediction import lazy_predictions
-from sparsegp.core.approximations import Approximation, Family
+from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block
 from sparsegp.core.drawn import Drawn
 from sparsegp.core.interleaved import Interleaved
@@ -214,13 +214,6 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self, call: Call, data: Opened, rng: np.random.Generator, listener: StepListener
     ) -> AbstractContextManager[Posed]:
         """The problem of a fit, and what it works with, for as long as it lasts."""
-
-    def _first_of_stream(self, given: Given, approx: Approximation) -> Given:
-        """Where blocks are not places every batch of a stream is one, and so is the first."""
-        if not approx.by_block or approx.is_local or given.blocks is not None or given.cluster is not None:
-            return given
-        batch, _ = checks.training_batch(self, given)
-        return replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
 
     def _add(self, given: Given) -> Self:
         """`partial_fit` of rows in memory."""

@@ -308,7 +308,7 @@ class HeteroscedasticGPRegressor(Estimator):
         given = Given(X, y, target, None, sample_weight, blocks)
         if self._is_fitted:
             return self._add(given)
-        return self._fit(self._call(self._first_of_stream(given, self.check_parameters())))
+        return self._fit(self._call(checks.first_of_stream(self, given, self.check_parameters())))
 
     @memory.explained
     def forget(

@@ -556,7 +556,7 @@ class SparseGPRegressor(Estimator):
                 f"approximation={approx.name!r} cannot be updated: it has no additive statistics. Use 'vfe', 'fitc' or "
                 "another approximation with inducing inputs, or fit again on all rows."
             )
-        return self._fit(self._call(self._first_of_stream(given, approx), sums=True))
+        return self._fit(self._call(checks.first_of_stream(self, given, approx), sums=True))
 
     @memory.explained
     def forget(
