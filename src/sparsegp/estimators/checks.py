@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from sparsegp.core.approximations import Approximation
 from sparsegp.data import (
     Asked,
     Batch,
@@ -79,14 +78,6 @@ def training_batch(estimator: Any, given: Given) -> tuple[Batch, Columns]:
     source, batch = read_encoded(source, asked, whole_batch)
     columns = Columns.of_source(source)
     return _ready(estimator, batch, columns), columns
-
-
-def first_of_stream(estimator: Any, given: Given, approx: Approximation) -> Given:
-    """Where blocks are not places every batch of a stream is one, and so is the first."""
-    if not approx.by_block or approx.is_local or given.blocks is not None or given.cluster is not None:
-        return given
-    batch, _ = training_batch(estimator, given)
-    return replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
 
 
 def _ready(estimator: Any, batch: Batch, columns: Columns) -> Batch:

@@ -21,7 +21,7 @@ from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitting import Call, Posed
 from sparsegp.estimators.given import Given
 from sparsegp.estimators.listener import StepListener, with_callbacks
-from sparsegp.estimators.opening import Needs, Opened, named_cluster
+from sparsegp.estimators.opening import Needs, Opened, first_of_stream, named_cluster
 from sparsegp.files import schema
 from sparsegp.fit.kernel_choice import LearnedNoise
 from sparsegp.fit.learned_noise import INFERENCES
@@ -308,7 +308,7 @@ class HeteroscedasticGPRegressor(Estimator):
         given = Given(X, y, target, None, sample_weight, blocks)
         if self._is_fitted:
             return self._add(given)
-        return self._fit(self._call(checks.first_of_stream(self, given, self.check_parameters())))
+        return self._fit(self._call(first_of_stream(self, given, self.check_parameters())))
 
     @memory.explained
     def forget(

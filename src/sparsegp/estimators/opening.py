@@ -20,6 +20,7 @@ from sparsegp import memory
 from sparsegp.calibration.transform import TargetTransform, named
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import read_encoded_on
+from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.data import Asked, Batch, FeatureLayout, Scan, Source, read_encoded, scan, with_encoding
 from sparsegp.data.completion import Completion
@@ -247,6 +248,14 @@ def cluster_of(given: Given) -> Any:
         return module.Client.current()
     except ValueError:
         return None
+
+
+def first_of_stream(estimator: Any, given: Given, approx: Approximation) -> Given:
+    """Where blocks are not places every batch of a stream is one, and so is the first."""
+    if not approx.by_block or approx.is_local or given.blocks is not None or given.cluster is not None:
+        return given
+    batch, _ = checks.training_batch(estimator, given)
+    return replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
 
 
 def _require_room(given: Given) -> None:

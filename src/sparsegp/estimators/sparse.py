@@ -27,7 +27,7 @@ from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.fitting import Call, Posed
 from sparsegp.estimators.given import Given
 from sparsegp.estimators.listener import Intention, StepListener, with_callbacks
-from sparsegp.estimators.opening import Needs, Opened, cluster_of, is_dask, named_cluster
+from sparsegp.estimators.opening import Needs, Opened, cluster_of, first_of_stream, is_dask, named_cluster
 from sparsegp.files import schema
 from sparsegp.fit import posing
 from sparsegp.fit.budget import Budget
@@ -556,7 +556,7 @@ class SparseGPRegressor(Estimator):
                 f"approximation={approx.name!r} cannot be updated: it has no additive statistics. Use 'vfe', 'fitc' or "
                 "another approximation with inducing inputs, or fit again on all rows."
             )
-        return self._fit(self._call(checks.first_of_stream(self, given, approx), sums=True))
+        return self._fit(self._call(first_of_stream(self, given, approx), sums=True))
 
     @memory.explained
     def forget(
