@@ -12,12 +12,12 @@ from torch import Tensor
 from sparsegp import linalg
 from sparsegp.core.block import Block
 from sparsegp.core.dense import ExactPosterior, require_dense_size
+from sparsegp.fit.start import median_lengthscales
 from sparsegp.kernels import Kernel
 from sparsegp.kernels import get as kernel_class
 from sparsegp.learn import lbfgs
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import ExactObjective
-from sparsegp.learn.start_values import median_lengthscales
 from sparsegp.noise.noise_start import LOG_CHI_SQUARED_MEAN, LOG_CHI_SQUARED_VAR
 
 SMALLEST_SQUARE = 1e-8

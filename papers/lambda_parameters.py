@@ -21,7 +21,7 @@ from sparsegp.kernels import Kernel
 from sparsegp.learn import lbfgs
 from sparsegp.learn.adjoint import push_back
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
-from sparsegp.learn.trace import Deadline, LearningResult, StepCallback
+from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, Terms
 from sparsegp.noise import noise_learning
 from sparsegp.noise.bound import BoundState, Jitters, priors
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
@@ -178,4 +178,4 @@ def infer_lambda(
 ) -> Inferred:
     """The model, from the q(g_u) of the learned Lambda."""
     start = LambdaBound(rows, approx, limits.noise_var).state(hyper)
-    return noise_learning.infer(rows, approx, hyper, limits, start.process.q, rng=rng, deadline=deadline)
+    return noise_learning.infer(rows, approx, hyper, Terms(limits, rng, deadline=deadline), start.process.q)

@@ -97,3 +97,9 @@ def test_modules_named_on_the_page_exist():
     for name in re.findall(r"`((?:papers|sparsegp)\.[a-z_.]+)`", PAGE.read_text()):
         base = ROOT / ("src" if name.startswith("sparsegp") else "") / Path(*name.split("."))
         assert base.with_suffix(".py").exists() or (base / "__init__.py").exists(), name
+
+
+def test_files_named_by_derivations_and_for_contributors_exist():
+    for path in [*sorted((ROOT / "docs" / "derivations").glob("*.md")), ROOT / "CONTRIBUTING.md"]:
+        for name in re.findall(r"`((?:\w+/)+\w+\.py)`", path.read_text()):
+            assert any((ROOT / base / name).exists() for base in ("", "src", "src/sparsegp")), (path.name, name)

@@ -24,13 +24,12 @@ from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.partition import block_slices, kernel_metric, kmeans_partition
 from sparsegp.core.prior import SparsePrior
 from sparsegp.fit.learning_options import LearningOptions
-from sparsegp.fit.problem import Start
-from sparsegp.fit.start import local_start
+from sparsegp.fit.problem import Problem, Start
+from sparsegp.fit.start import local_start, median_lengthscales, neighbour_noise_var
 from sparsegp.infer import batch
 from sparsegp.learn import schedules
 from sparsegp.learn.hyperparameters import Hyperparameters
-from sparsegp.learn.start_values import median_lengthscales, neighbour_noise_var
-from sparsegp.learn.trace import Deadline
+from sparsegp.learn.trace import Deadline, Terms
 
 ROWS_FOR_INDUCING = 20_000
 
@@ -59,7 +58,8 @@ def setting(problem: Arrays, options: dict[str, Any]) -> Setting:
     start = Start(kernel, neighbour_noise_var(X, block.y, rng))
     rows, labels = MemoryRows(block), None
     if row.by_block:
-        start = local_start(block, start, "lbfgs", rng, LearningOptions())
+        problem = Problem(row, start, "kmeans", options["n_inducing"], rng, optimizer="lbfgs")
+        start = local_start(problem, block)
         metric = kernel_metric(start.kernel, X.shape[1])
         cells = kmeans_partition(X * metric, round(len(X) / options["block_rows"]), rng)
         order, offsets = block_slices(cells.assign(X * metric), cells.n_blocks)
@@ -75,13 +75,13 @@ def learned(given: Setting, way: str, seconds: float) -> tuple[Hyperparameters, 
     clock = time.process_time
     started = clock()
     deadline = Deadline(started + seconds, clock)
-    stages = schedules.learn(given.rows, given.approx, hyper, limits, optimizer=way, rng=rng, deadline=deadline)
+    stages = schedules.learn(given.rows, given.row, hyper, Terms(limits, rng, way, deadline=deadline))
     evaluations = sum(stage.evaluations for stage in stages)
     return hyper, {"seconds": clock() - started, "evaluations": evaluations}
 
 
 def scored(given: Setting, hyper: Hyperparameters, y_test: np.ndarray) -> dict[str, float]:
-    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, given.approx)
+    prior = SparsePrior.build(hyper.kernel, hyper.inducing, hyper.noise_var, given.row)
     _, posterior, info = batch.infer(prior, given.rows)
     mean, var = posterior.marginals(given.X_test, given.labels)
     std = (var + float(hyper.noise_var)).sqrt()

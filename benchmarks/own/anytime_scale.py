@@ -19,10 +19,10 @@ from benchmarks.jobs import Arrays, read_job, write_result
 from sparsegp import kernels, linalg
 from sparsegp.core.approximations import get
 from sparsegp.core.block import Block, MemoryRows
-from sparsegp.core.partition import kernel_metric, kmeans_partition
+from sparsegp.core.partition import Blocking, kernel_metric, kmeans_partition
 from sparsegp.core.posterior import InducingPosterior
 from sparsegp.core.prior import SparsePrior
-from sparsegp.data.rows import DiskRows, nearest_block, write_blocks
+from sparsegp.data.disk_rows import DiskRows, write_blocks
 from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, NaturalAscent
 
 GROUP_ROWS = 65_536
@@ -44,7 +44,7 @@ def blocks_on_disk(problem: Arrays, kernel: kernels.Kernel, options: dict[str, A
     metric = kernel_metric(kernel, problem["Z"].shape[1])
     sample = torch.cat([rows.all.X for rows in groups(problem, min(n_rows, ROWS_FOR_KMEANS))])
     cells = kmeans_partition(sample * metric, n_rows // options["block_rows"], np.random.default_rng(0))
-    assign = nearest_block(cells, metric)
+    assign = Blocking(cells, metric).nearest
     return write_blocks(groups(problem, n_rows), assign, cells.n_blocks, folder, n_rows=n_rows)
 
 

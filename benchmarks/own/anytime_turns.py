@@ -16,7 +16,7 @@ from benchmarks.own.anytime_scale import build_prior
 
 from sparsegp import linalg
 from sparsegp.core.prior import SparsePrior
-from sparsegp.data.rows import DiskRows
+from sparsegp.data.disk_rows import DiskRows
 from sparsegp.infer.anytime import WITHOUT_REPLACEMENT, NaturalAscent
 
 WARM_UP = 3

@@ -14,7 +14,7 @@ from sparsegp.core.approximations import get
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.kernels import SquaredExponential
 from sparsegp.learn.hyperparameters import Limits
-from sparsegp.learn.trace import LearningStep
+from sparsegp.learn.trace import LearningStep, Terms
 from sparsegp.noise import svshgp
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 
@@ -39,7 +39,7 @@ def main(folder: str) -> None:
     )
     limits = Limits((1e-6, 100.0), block.X.amin(0), block.X.amax(0))
     batches = {"batch_size": options["batch_size"], "n_steps": options["n_steps"]}
-    svshgp.learn(MemoryRows(block), get("vfe"), hyper, limits, **batches, rng=rng, on_step=record)
+    svshgp.learn(MemoryRows(block), get("vfe"), hyper, Terms(limits, rng, on_step=record), **batches)
     counts = {"n_inducing": options["n_inducing"], "n_noise_inducing": options["n_noise_inducing"]}
     model = HeteroscedasticGPRegressor(**counts, random_state=0).fit(X, y)
     write_result(folder, {"trace": [round(value, 3) for value in trace], "vshgp": float(model.log_evidence_)})

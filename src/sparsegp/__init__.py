@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sparsegp.estimators.loading import load
     from sparsegp.estimators.pipelines import wrap
     from sparsegp.estimators.sparse import SparseGPRegressor
-    from sparsegp.fit.pipeline import Progress
+    from sparsegp.fit.progress import Progress
     from sparsegp.planning import plan
 
     __version__: str
@@ -83,7 +83,7 @@ def _imported(name: str) -> Any:
         case "wrap":
             from sparsegp.estimators.pipelines import wrap as value
         case "Progress":
-            from sparsegp.fit.pipeline import Progress as value
+            from sparsegp.fit.progress import Progress as value
         case "plan":
             from sparsegp.planning import plan as value
         case "files":

@@ -19,11 +19,10 @@ from dask_problems import MODELS, QUICK, D, fitted, frame_of, kill_a_worker, mak
 from problems import INDUCING_ROWS, KERNELS, agree, get_row
 from sparsegp import InputError, SparseGPRegressor, memory
 from sparsegp.core.block import Block, MemoryRows
-from sparsegp.core.partition import Partition
+from sparsegp.core.partition import Blocking, Partition
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.trend import Trend
 from sparsegp.data import Moments, open_source
-from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import batch
 from sparsegp.learn.hyperparameters import Hyperparameters

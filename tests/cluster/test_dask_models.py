@@ -20,10 +20,9 @@ from sparsegp.committee import shared_learning
 from sparsegp.committee.experts import Recipe
 from sparsegp.core import reasons
 from sparsegp.core.block import Block
-from sparsegp.fit import pipeline
-from sparsegp.infer import anytime_run
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.sum_objective import SumObjective, place
+from sparsegp.learn.trace import Terms
 from sparsegp.parallel import Executor, Placed, Threads
 
 distributed = pytest.importorskip("distributed")
@@ -96,7 +95,7 @@ def test_anytime_inference_visits_all_blocks_and_is_exact(both: Any, name: str) 
     params = {**MODELS[name], "optimizer": None, "noise_var": 0.05, "random_state": 4}
     got = SparseGPRegressor(**params, inference="anytime").fit(X, y, client=both)
     same_model(got, SparseGPRegressor(**params).fit(X, y), 1e-8)
-    assert got.info_["budget"]["reason"] == anytime_run.EXACT
+    assert got.info_["budget"]["reason"] == reasons.EXACT
     assert got.info_["budget"]["fraction"] == 1.0
     got.partial_fit(X[:5], y[:5])
 
@@ -105,7 +104,7 @@ def test_anytime_inference_ends_early(both: Any, options: Any) -> None:
     X, y = make_data(4000)
     params = {**QUICK, "inference": "anytime"}
     accurate = SparseGPRegressor(**params, stop_error=0.5).fit(X, y, client=both)
-    assert accurate.info_["budget"]["reason"] == anytime_run.ACCURATE
+    assert accurate.info_["budget"]["reason"] == reasons.ACCURATE
     assert 0.0 < accurate.info_["budget"]["fraction"] < 1.0
     assert 0 < accurate.n_samples_seen_ < len(y)
     exact = SparseGPRegressor(**QUICK).fit(X, y)
@@ -126,7 +125,7 @@ def test_an_ample_budget_gives_the_exact_model(both: Any, name: str, options: An
     got = SparseGPRegressor(**params, time_budget=600.0).fit(X, y, client=both)
     same_model(got, SparseGPRegressor(**params).fit(X, y), 1e-8)
     budget = got.info_["budget"]
-    assert (budget["asked"], budget["fraction"], budget["reason"]) == (600.0, 1.0, pipeline.ONE_PASS)
+    assert (budget["asked"], budget["fraction"], budget["reason"]) == (600.0, 1.0, reasons.ONE_PASS)
     got.partial_fit(X[:5], y[:5])
 
 
@@ -209,7 +208,7 @@ def test_experts_on_workers_add_up_and_learn(both: Any) -> None:
     schedule = shared_learning.Schedule(inducing_iterations=2)
 
     def found(executor: Executor) -> list[tuple[float, np.ndarray]]:
-        lesson = shared_learning.Lesson(limits, "lbfgs", True, rng, executor, schedule)
+        lesson = shared_learning.Lesson(Terms(limits, rng), True, executor, schedule)
         placed = place(specs, executor)
         better = shared_learning.with_own_inducing(shared_learning.Learned(specs, placed), shared, lesson).placed
         return [_evaluated(experts, shared, executor) for experts in (placed, better)]

@@ -22,6 +22,7 @@ from sparsegp.core.block import Block
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import CollapsedObjective, ExactObjective
 from sparsegp.learn.sum_objective import place, threaded_sum
+from sparsegp.learn.trace import Terms
 from sparsegp.parallel import Threads, itself
 
 DECREASING = {
@@ -99,9 +100,7 @@ def test_learning_inducing_inputs_raises_the_bound_and_leaves_them_in_the_box() 
     for learn_inducing in (False, True):
         own = shared(kernel, block)
         one = Threads(1)
-        *_, learned = shared_learning.learn(
-            start, own, shared_learning.Lesson(limits, "lbfgs", learn_inducing, rng, one)
-        )
+        *_, learned = shared_learning.learn(start, own, shared_learning.Lesson(Terms(limits, rng), learn_inducing, one))
         evidence[learn_inducing] = shared_learning.infer(learned.placed, own, one).log_evidence
         specs = one.map(itself, learned.placed)
         assert len(learned.results) == 1 + learn_inducing

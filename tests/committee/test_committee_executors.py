@@ -21,6 +21,7 @@ from sparsegp.errors import FactorizationError
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import Objective
 from sparsegp.learn.sum_objective import SumObjective, place
+from sparsegp.learn.trace import Terms
 from sparsegp.parallel import Executor, Placed, Threads
 from sparsegp.processes import Processes
 
@@ -57,9 +58,8 @@ def problem(row: str) -> tuple[list[ExpertSpec], Hyperparameters, shared_learnin
     recipe = Recipe(approximations.get(row), 6, "random", kernel, torch.ones(2, dtype=torch.float64), rng)
     specs = [recipe.spec(Block(X[a:b], y[a:b])) for a, b in ((0, 40), (40, 140), (140, 180))]
     limits = shared_learning.Limits((1e-4, 10.0), X.amin(0), X.amax(0))
-    lesson = shared_learning.Lesson(
-        limits, "lbfgs", True, rng, schedule=shared_learning.Schedule(inducing_iterations=2)
-    )
+    schedule = shared_learning.Schedule(inducing_iterations=2)
+    lesson = shared_learning.Lesson(Terms(limits, rng), True, schedule=schedule)
     return specs, Hyperparameters(kernel, 0.1, X[:1], learn_inducing=False), lesson
 
 
@@ -141,7 +141,9 @@ def test_every_stage_of_learning_is_divided_among_workers(processes: Processes) 
     specs = [specs[0], specs[2]] * 8
     lesson = replace(lesson, executor=processes, schedule=shared_learning.Schedule((4, 8), (1, 1)))
     order = np.random.default_rng(3).permutation(len(specs))
-    learned = next(shared_learning.learn(specs, shared, replace(lesson, rng=np.random.default_rng(3))))
+    learned = next(
+        shared_learning.learn(specs, shared, replace(lesson, terms=replace(lesson.terms, rng=np.random.default_rng(3))))
+    )
     assert learned.results == ()
     for n_experts in (4, 8, 16):
         homes = learned.placed.subset(order[:n_experts]).homes

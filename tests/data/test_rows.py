@@ -22,7 +22,8 @@ from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.prior import SparsePrior
 from sparsegp.data import open_source, scan
-from sparsegp.data.rows import SourceRows, write_blocks
+from sparsegp.data.disk_rows import write_blocks
+from sparsegp.data.rows import SourceRows
 from sparsegp.errors import InputError
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import batch

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsegp import InputError
-from sparsegp.fit.pipeline import Progress
+from sparsegp.fit.progress import Progress
 
 pytest.importorskip("matplotlib").use("Agg")
 

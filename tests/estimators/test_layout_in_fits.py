@@ -13,9 +13,9 @@ from sparsegp.data.scan import whole_batch
 from sparsegp.estimators import checks
 from sparsegp.estimators.fitted import Columns
 from sparsegp.fit.scaling import Scaling
+from sparsegp.fit.start import median_lengthscales
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import CollapsedObjective
-from sparsegp.learn.start_values import median_lengthscales
 
 LAYOUT = FeatureLayout((0, 1, 1, 1), (True, False, False, False))
 """A number and a category of three levels."""

@@ -14,11 +14,10 @@ from sparsegp.committee import shared_learning
 from sparsegp.committee.experts import Recipe
 from sparsegp.core import approximations, reasons
 from sparsegp.core.block import Block
-from sparsegp.core.reasons import OUT_OF_TIME
-from sparsegp.fit.learned_noise import ALL_ROWS
+from sparsegp.core.reasons import ALL_ROWS, OUT_OF_TIME
 from sparsegp.fit.posing import FitOptions
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
-from sparsegp.learn.trace import Deadline
+from sparsegp.learn.trace import Deadline, Terms
 from sparsegp.parallel import Threads
 
 pytestmark = pytest.mark.usefixtures("short_start")
@@ -68,12 +67,9 @@ def lesson_of(row: str, seconds: float, n_experts: int = 12) -> Any:
     clock = Clock()
     executor = Timed(clock)
     lesson = shared_learning.Lesson(
-        Limits((1e-4, 10.0), X.amin(0), X.amax(0)),
-        "lbfgs",
+        Terms(Limits((1e-4, 10.0), X.amin(0), X.amax(0)), rng, deadline=Deadline(seconds, clock)),
         True,
-        rng,
         executor,
-        deadline=Deadline(seconds, clock),
         inference_work=shared_learning.inference_work(specs, communicates=False),
     )
     hyper = Hyperparameters(kernel, 0.1, X[:1], learn_inducing=False)

@@ -9,11 +9,12 @@ import torch
 from sklearn.utils.estimator_checks import check_estimator
 
 from sparsegp import InputError, SparseGPRegressor, metrics
-from sparsegp.core import approximations
+from sparsegp.core import approximations, reasons
 from sparsegp.core.posterior import InducingPosterior, log_evidence
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.reasons import INTERRUPTED
-from sparsegp.fit import kernel_choice, pipeline
+from sparsegp.fit import kernel_choice
+from sparsegp.fit.inducing_models import Sketcher
 from sparsegp.infer import anytime_run, batch
 from sparsegp.learn import trace
 from sparsegp.parallel import stepwise
@@ -46,7 +47,7 @@ def test_one_epoch_is_the_exact_model(approximation):
     ):
         np.testing.assert_allclose(got, expected, rtol=1e-8, atol=1e-8)
     assert anytime.log_evidence_ == pytest.approx(exact.log_evidence_, rel=1e-8)
-    assert anytime.info_["budget"]["reason"] == anytime_run.EXACT
+    assert anytime.info_["budget"]["reason"] == reasons.EXACT
     assert anytime.n_samples_seen_ == 500
 
 
@@ -102,7 +103,7 @@ def test_every_step_can_predict_and_is_scored():
         assert gp.info_["budget"]["fraction"] == progress.fraction
         seen.append(progress)
     assert len(seen) > 3
-    assert [p.reason for p in seen] == [None] * (len(seen) - 1) + [anytime_run.EXACT]
+    assert [p.reason for p in seen] == [None] * (len(seen) - 1) + [reasons.EXACT]
     assert seen[0].fraction < 0.5
     assert seen[0].error is None
     assert seen[-1].error == 0.0
@@ -147,7 +148,7 @@ def test_readings_of_an_unfinished_fit():
 def test_stop_error_ends_the_fit_early():
     X, y = wave(2000)
     gp = fixed("vfe", inference="anytime", stop_error=0.9).fit(X, y)
-    assert gp.info_["budget"]["reason"] == anytime_run.ACCURATE
+    assert gp.info_["budget"]["reason"] == reasons.ACCURATE
     assert gp.info_["budget"]["fraction"] < 1.0
     full = fixed("vfe").fit(X, y)
     mean, std = full.predict(X, return_std=True)
@@ -194,7 +195,7 @@ def test_a_sketch_of_large_data_stands_for_all_rows(approximation, options):
     gp = fixed(approximation, n_blocks=20, inference="anytime")
     sketch, *_, last = gp.fit_iter(X, 5.0 * y)
     assert sketch.fraction == pytest.approx(0.2)
-    assert last.reason == anytime_run.EXACT
+    assert last.reason == reasons.EXACT
     exact = gp.predict(X, return_std=True, latent=True)
     next(gp.fit_iter(X, 5.0 * y))
     mean, std = gp.predict(X, return_std=True, latent=True)
@@ -294,7 +295,7 @@ def test_a_failed_refit_leaves_the_model_before_it(monkeypatch):
     def failing(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline._Sketcher, "model", failing)
+    monkeypatch.setattr(Sketcher, "model", failing)
     gp.set_params(time_budget=5.0)
     with pytest.raises(KeyboardInterrupt):
         gp.fit(3.0 * X, 5.0 * y)
@@ -330,10 +331,10 @@ def test_callbacks_can_stop_a_loop():
     X, y = wave(600)
     stop = StopAtOnce()
     gp = fixed("vfe", inference="anytime").set_callbacks(stop).fit(X, y)
-    assert gp.info_["budget"]["reason"] == pipeline.STOPPED
+    assert gp.info_["budget"]["reason"] == reasons.STOPPED
     assert gp.info_["budget"]["fraction"] < 1.0
     *_, last = gp.fit_iter(X, y)
-    assert last.reason == pipeline.STOPPED
+    assert last.reason == reasons.STOPPED
     assert stop.torn_down == 2
 
 

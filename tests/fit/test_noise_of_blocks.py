@@ -13,7 +13,7 @@ import torch
 from sparsegp import FactorizationError, kernels
 from sparsegp.core import approximations
 from sparsegp.core.block import Block, MemoryRows
-from sparsegp.fit.pipeline import MOST_ADDED_NOISE, _with_enough_noise
+from sparsegp.fit.in_steps import MOST_ADDED_NOISE, with_enough_noise
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import CollapsedObjective
 
@@ -34,7 +34,7 @@ def test_noise_grows_tenfold_until_a_block_can_be_factored() -> None:
     objective = CollapsedObjective(arranged.rows, arranged.problem.approx)
     with pytest.raises(FactorizationError, match="noise covariance of a block"):
         objective.value(hyper)
-    value = _with_enough_noise(hyper, arranged, lambda: objective.value(hyper))
+    value = with_enough_noise(hyper, arranged, lambda: objective.value(hyper))
     steps = math.log10(float(hyper.noise_var) / NOISE)
     assert math.isfinite(value)
     assert steps == pytest.approx(round(steps), abs=1e-6)
@@ -52,6 +52,6 @@ def test_what_cannot_be_mended_is_raised(settings: dict[str, Any], grows: bool) 
         raise FactorizationError("always")
 
     with pytest.raises(FactorizationError, match="always"):
-        _with_enough_noise(hyper, arranged, fails)
+        with_enough_noise(hyper, arranged, fails)
     assert (float(hyper.noise_var) > 2.0 * NOISE) is grows
     assert float(hyper.noise_var) <= 10.0 * MOST_ADDED_NOISE * SIGNAL * 1.01

@@ -8,8 +8,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels, load
-from sparsegp.fit import pipeline
-from sparsegp.infer import anytime_run
+from sparsegp.core import reasons
 
 pytestmark = pytest.mark.usefixtures("short_start")
 
@@ -240,6 +239,18 @@ def test_a_local_model_from_a_file_learns_saves_and_takes_rows(tmp_path):
         np.testing.assert_allclose(fitted.predict(new, return_std=True), before, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.usefixtures("little_memory", "brief_learning")
+def test_auto_is_settled_for_rows_that_stay_in_a_file(tmp_path):
+    """The exact model needs its rows in memory, however few they are; blocks of near rows do not."""
+    X, y = rows()
+    (path,), given = source("parquet", tmp_path, X, y)
+    found = model(approximation="auto", n_inducing="auto", n_blocks=10).fit(path, **given)
+    assert found.info_["choice"]["approximation"] == found.model_.approx.name == "pic"
+    assert found.info_["passes"] >= 3
+    assert found.calibration_ is not None
+    assert np.mean((found.predict(table(X, y).select(["x", "t"])) - y) ** 2) < 0.2 * y.var()
+
+
 class Ticking:
     """A clock that moves on by a fixed time whenever somebody looks."""
 
@@ -258,7 +269,7 @@ def test_an_ample_budget_reaches_all_rows_of_a_file(approximation, tmp_path):
     (path,), given = source("parquet", tmp_path, X, y)
     found = model(approximation=approximation, time_budget=1e5, n_blocks=6).fit(path, **given)
     budget = found.info_["budget"]
-    assert (budget["asked"], budget["fraction"], budget["reason"]) == (1e5, 1.0, pipeline.ONE_PASS)
+    assert (budget["asked"], budget["fraction"], budget["reason"]) == (1e5, 1.0, reasons.ONE_PASS)
     assert found.n_samples_seen_ == N_ROWS
     found.partial_fit(table(*rows(20, seed=3)), target="y")
 
@@ -296,7 +307,7 @@ def test_anytime_inference_from_a_file_ends_at_the_exact_model(tmp_path):
     (path,), given = source("parquet", tmp_path, X, y)
     found = given_model(inference="anytime").fit(path, **given)
     exact = given_model().fit(path, **given)
-    assert found.info_["budget"]["reason"] == anytime_run.EXACT
+    assert found.info_["budget"]["reason"] == reasons.EXACT
     np.testing.assert_allclose(_moments(found, X), _moments(exact, X), rtol=1e-7)
 
 

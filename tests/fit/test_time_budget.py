@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from sparsegp import InputError, SparseGPRegressor, load
-from sparsegp.core import approximations
+from sparsegp.core import approximations, reasons
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.reasons import OUT_OF_TIME
-from sparsegp.fit import affordable, pipeline
-from sparsegp.fit.budget import Budget
-from sparsegp.infer import anytime, anytime_run, batch
+from sparsegp.fit import affordable
+from sparsegp.fit.budget import Budget, Fractions
+from sparsegp.infer import anytime, batch
 from sparsegp.kernels import SquaredExponential
 from sparsegp.learn import lbfgs, neighbourhoods, schedules
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective
-from sparsegp.learn.trace import Deadline, OutOfTime
+from sparsegp.learn.trace import Deadline, OutOfTime, Terms
 from test_regressor import fixed, wave
 
 N_ROWS = 1200
@@ -91,8 +91,8 @@ def test_more_time_gives_more_rows_and_more_learning(time):
         gp = limited(seconds, calibration=None).fit(X, y)
         reports.append(gp.info_["budget"])
         evaluations.append(gp.info_["evaluations"])
-    assert [r["reason"] for r in reports[:2]] == [anytime_run.TIME_IS_UP] * 2
-    assert [r["reason"] for r in reports[2:]] == [pipeline.ONE_PASS] * 2
+    assert [r["reason"] for r in reports[:2]] == [reasons.TIME_IS_UP] * 2
+    assert [r["reason"] for r in reports[2:]] == [reasons.ONE_PASS] * 2
     assert reports[0]["fraction"] < reports[1]["fraction"] < reports[2]["fraction"] == reports[3]["fraction"] == 1.0
     # more rows may take the seconds of some evaluations
     assert max(evaluations[:2]) < evaluations[3]
@@ -114,7 +114,7 @@ def test_a_budget_without_learning_goes_to_inference(time):
     np.testing.assert_allclose(exact.predict(X), fixed("vfe").fit(X, y).predict(X), rtol=1e-8, atol=1e-10)
     time.now = 0.0
     partial = fixed("vfe", **settings | {"time_budget": 0.5 * PASS_SECONDS}).fit(X, y)
-    assert partial.info_["budget"]["reason"] == anytime_run.TIME_IS_UP
+    assert partial.info_["budget"]["reason"] == reasons.TIME_IS_UP
     assert 0.25 < partial.info_["budget"]["fraction"] < 0.5
 
 
@@ -130,20 +130,20 @@ def test_the_time_of_the_reader_counts(time):
 
 
 @pytest.mark.parametrize("rows", [N_ROWS, 300])
-def test_blocks_are_made_of_the_rows_within_reach(rows, time, monkeypatch):
+def test_blocks_are_made_of_the_rows_within_reach(rows, time, monkeypatch, options):
     X, y = wave(N_ROWS)
-    passes, blocks_a_row = affordable.FRACTIONS.partition_passes, 24 / N_ROWS
-    seconds = affordable.FRACTIONS.blocks * 38.0 / (passes * blocks_a_row * rows**2)
+    fractions = options(budget={"fractions": Fractions(fewest_start_seconds=np.inf)}).budget.fractions
+    passes, blocks_a_row = fractions.partition_passes, 24 / N_ROWS
+    seconds = fractions.blocks * 38.0 / (passes * blocks_a_row * rows**2)
     monkeypatch.setattr(affordable, "_pair_seconds", lambda *_: 0.9 * seconds)
-    monkeypatch.setattr(affordable, "worth_a_local_start", lambda _: False)
     gp = limited(40.0, approximation="pic", n_blocks=24, calibration=None).fit(X, y)
     report = gp.info_["budget"]
     assert time.now <= 1.1 * 40.0 + 1.0
     assert np.isfinite(gp.predict(X)).all()
     if rows == N_ROWS:
-        assert (report["reason"], report["fraction"]) == (pipeline.ONE_PASS, 1.0)
+        assert (report["reason"], report["fraction"]) == (reasons.ONE_PASS, 1.0)
     else:
-        assert report["reason"] == anytime_run.TIME_IS_UP
+        assert report["reason"] == reasons.TIME_IS_UP
         assert report["fraction"] == pytest.approx(rows / N_ROWS)
 
 
@@ -176,12 +176,12 @@ def test_all_rows_with_fewer_inducing_inputs_come_before_a_part_of_the_rows(monk
         return original(prior, rows)
 
     monkeypatch.setattr(batch, "statistics_of", timed)
-    monkeypatch.setattr(affordable, "FRACTIONS", replace(affordable.FRACTIONS, fewest_inducing=4))
+    options(budget={"fractions": Fractions(fewest_inducing=4)})
     options(clock=lambda: now[0], steps={"first_rows": 20, "sketch_rows": 20})
     X, y = wave(N_ROWS)
     gp = limited(60.0, n_inducing=40, optimizer=None, kernel=SquaredExponential(1.0, [1.0, 1.0]), noise_var=0.1)
     report = gp.fit(X, y).info_["budget"]
-    assert (report["fraction"], report["reason"]) == (1.0, pipeline.ONE_PASS)
+    assert (report["fraction"], report["reason"]) == (1.0, reasons.ONE_PASS)
     assert 4 < len(gp.inducing_) < 40
     assert now[0] <= 60.0
 
@@ -203,7 +203,7 @@ def test_a_pass_that_slows_down_ends_in_time_and_says_so(monkeypatch, options):
     with pytest.warns(UserWarning, match=r"rests on [\d,]+ of 1,200 rows"):
         gp.fit(X, y)
     report = gp.info_["budget"]
-    assert report["reason"] == anytime_run.TIME_IS_UP
+    assert report["reason"] == reasons.TIME_IS_UP
     assert 0.2 < report["fraction"] < 1.0
     assert now[0] <= 1.1 * 2.0 * PASS_SECONDS + 1.0
     assert "Updates go on" in report["says"]
@@ -263,8 +263,8 @@ def test_neighbourhoods_are_judged_by_fewer_rows_and_rounds_when_time_is_short(m
     monkeypatch.setattr(neighbourhoods, "held_out_log_density", timed)
     objective, hyper, limits = problem()
     rounds = neighbourhoods.Rounds(counts=(2, 2, 2), n_rows=40, iterations=2, n_neighbours=20)
-    given = {"optimizer": "lbfgs", "rng": np.random.default_rng(0), "rounds": rounds}
-    neighbourhoods.learn(objective.rows.all, hyper, limits, deadline=Deadline(30.0, lambda: now[0]), **given)
+    terms = Terms(limits, np.random.default_rng(0), deadline=Deadline(30.0, lambda: now[0]))
+    neighbourhoods.learn(objective.rows.all, hyper, terms, rounds)
     assert now[0] < 30.0
     assert judged[0] == 16
     assert max(judged) == 32
@@ -333,10 +333,7 @@ def test_short_deadlines_begin_with_fewer_rows():
             objective.rows,
             objective.approx,
             hyper,
-            limits,
-            optimizer="lbfgs",
-            rng=np.random.default_rng(0),
-            deadline=no_time,
+            Terms(limits, np.random.default_rng(0), deadline=no_time),
         )
         == []
     )

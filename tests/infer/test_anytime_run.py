@@ -36,7 +36,7 @@ def test_a_run_without_limits_ends_at_the_batch_posterior(name: str) -> None:
     _, expected, info = batch.infer(prior, rows)
     agree((*last.posterior.joint(X, labels),), (*expected.joint(X, labels),))
     agree((last.log_evidence,), (info.log_evidence,))
-    assert last.reason == anytime_run.EXACT
+    assert last.reason == reasons.EXACT
     assert last.error == 0.0
     assert last.fraction == 1.0
     assert published[0].step == 1
@@ -105,7 +105,7 @@ def test_the_deadline_leaves_time_to_publish(seconds: float, monkeypatch: pytest
     monkeypatch.setattr(anytime_run._Publisher, "publish", slow_publish)
     options = Options(seconds=seconds)
     *_, last = run(line_prior("dtc"), source, options, rng=rng(), clock=lambda: source.now)
-    assert last.reason == anytime_run.TIME_IS_UP
+    assert last.reason == reasons.TIME_IS_UP
     assert seconds - 5.0 <= source.now <= seconds
 
 
@@ -122,7 +122,7 @@ def test_a_slow_reader_is_counted_against_the_deadline() -> None:
         seen.append(progress)
         now[0] += 60.0
     assert [progress.step for progress in seen] == [1, 2, 2]
-    assert seen[-1].reason == anytime_run.TIME_IS_UP
+    assert seen[-1].reason == reasons.TIME_IS_UP
     assert seen[-1].seconds < 1.0
 
 
@@ -142,7 +142,7 @@ def test_a_run_stops_when_the_sampling_error_is_small() -> None:
     options = Options(tolerance=0.2, publish_ratio=1.0)
     published = list(run(line_prior("dtc"), source, options, rng=rng(), probes=probe_points(X)))
     *before, last = published
-    assert last.reason == anytime_run.ACCURATE
+    assert last.reason == reasons.ACCURATE
     assert 0.0 < last.error < 0.2
     assert last.step < source.n_blocks
     assert all(progress.error >= 0.2 for progress in before)
@@ -155,7 +155,7 @@ def test_readings_of_a_run(reading: Reading) -> None:
     options = Options(reading=reading, max_steps=12)
     probes = probe_points(torch.linspace(1.0, 9.0, 5, dtype=torch.float64)[:, None])
     *_, last = run(prior, GivenBlocks(rows), options, rng=rng(), probes=probes)
-    assert last.reason == anytime_run.ALL_STEPS
+    assert last.reason == reasons.ALL_STEPS
     assert 0.0 < last.error < np.inf
     expected = read(last.state, reading, float(len(rows)))
     agree((last.q.mean,), (InducingPosterior.from_statistics(expected).mean,))

@@ -13,7 +13,7 @@ from sparsegp.learn import adam, lbfgs
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective
 from sparsegp.learn.schedules import BLOCKS, POINTS, Schedule, choose_noise, learn
-from sparsegp.learn.start_values import median_lengthscales, neighbour_noise_var
+from sparsegp.learn.trace import Terms
 
 
 def problem(n=400, seed=0, n_blocks=None):
@@ -60,10 +60,7 @@ def test_a_stopping_callback_ends_every_stage():
         rows,
         approximations.get("vfe"),
         hyperparameters(rows),
-        limits(rows),
-        optimizer="lbfgs",
-        rng=np.random.default_rng(0),
-        on_step=lambda step: bool(seen.append(step)) or len(seen) == 3,
+        Terms(limits(rows), np.random.default_rng(0), on_step=lambda step: bool(seen.append(step)) or len(seen) == 3),
     )
     assert len(seen) == 3
     assert results[-1].stopped
@@ -115,11 +112,11 @@ def test_stages_grow_to_all_rows():
 def test_progressive_learning_ends_where_direct_learning_does(name, n_blocks):
     rows = problem(600, n_blocks=n_blocks)
     row = approximations.get(name)
-    settings = {"optimizer": "lbfgs", "rng": np.random.default_rng(0)}
+    terms = Terms(limits(rows), np.random.default_rng(0))
     direct, staged = hyperparameters(rows), hyperparameters(rows)
     long = {"first_iterations": 80, "last_row_visits": 1e6, "fewest_iterations": 80}
-    learn(rows, row, direct, limits(rows), schedule=Schedule(**long), **settings)
-    results = learn(rows, row, staged, limits(rows), schedule=Schedule(first_rows=75, growth=3, **long), **settings)
+    learn(rows, row, direct, terms, Schedule(**long))
+    results = learn(rows, row, staged, terms, Schedule(first_rows=75, growth=3, **long))
     assert [r.n_rows for r in results][-1] == 600
     assert len(results) > 3
     objective = CollapsedObjective(rows, row)
@@ -131,34 +128,9 @@ def test_blocks_of_a_subset_do_not_move_the_inducing_inputs():
     hyper = hyperparameters(rows)
     before = hyper.inducing.detach().clone()
     schedule = Schedule(first_rows=100, growth=10, most_rows=150, first_iterations=5, fewest_iterations=2)
-    settings = {"optimizer": "lbfgs", "rng": np.random.default_rng(0), "schedule": schedule}
-    learn(rows, approximations.get("pitc"), hyper, limits(rows), **settings)
+    learn(rows, approximations.get("pitc"), hyper, Terms(limits(rows), np.random.default_rng(0)), schedule)
     assert torch.equal(hyper.inducing.detach(), before)
     assert hyper.inducing.requires_grad
-
-
-def test_starting_lengthscales_follow_each_column():
-    rng = np.random.default_rng(0)
-    X = torch.from_numpy(rng.standard_normal((3000, 3)) * [1.0, 10.0, 0.0])
-    found = median_lengthscales(X, rng)
-    assert float(found[1] / found[0]) == pytest.approx(10.0, rel=0.1)
-    assert torch.isfinite(found).all()
-    assert (found > 0).all()
-
-
-@pytest.mark.parametrize(("noise", "low", "high"), [(0.0, 0.005, 0.05), (3.0, 0.4, 0.51)])
-def test_starting_noise_tells_smooth_from_noisy(noise, low, high):
-    rng = np.random.default_rng(0)
-    X = torch.from_numpy(rng.uniform(-3, 3, (1500, 1)))
-    y = torch.sin(X[:, 0]) + noise * torch.from_numpy(rng.standard_normal(1500))
-    assert low <= neighbour_noise_var(X, y, rng) / float(y.var()) <= high
-
-
-def test_starting_values_of_one_row():
-    X, y = torch.zeros(1, 2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    rng = np.random.default_rng(0)
-    assert neighbour_noise_var(X, y, rng) > 0
-    assert (median_lengthscales(X, rng) > 0).all()
 
 
 @pytest.mark.parametrize("seed", [1, 4])

@@ -14,6 +14,7 @@ from sparsegp.core.dense import ExactPosterior
 from sparsegp.learn import neighbourhoods
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.neighbourhoods import Opening, Rounds, held_out_log_density, learn
+from sparsegp.learn.trace import Terms
 
 QUICK = Rounds(counts=(4, 4, 4), n_rows=80, iterations=30, n_judged=40, n_neighbours=40)
 
@@ -52,7 +53,7 @@ def test_quick_variation_is_found() -> None:
     block = quickly_varying()
     hyper, limits = start(block)
     before = held_out_log_density(block, hyper, torch.arange(50), 40)
-    results = learn(block, hyper, limits, optimizer="lbfgs", rng=np.random.default_rng(2), rounds=QUICK)
+    results = learn(block, hyper, Terms(limits, np.random.default_rng(2)), QUICK)
     quick, flat = hyper.kernel.lengthscales.tolist()
     assert quick < 0.2 < 1.0 < flat
     assert float(hyper.noise_var) == pytest.approx(0.01, rel=0.7)
@@ -70,7 +71,7 @@ def test_a_round_that_predicts_worse_is_undone(monkeypatch: pytest.MonkeyPatch) 
         return -float(len(seen))
 
     monkeypatch.setattr(neighbourhoods, "held_out_log_density", worse_each_time)
-    results = learn(block, hyper, limits, optimizer="lbfgs", rng=np.random.default_rng(2), rounds=QUICK)
+    results = learn(block, hyper, Terms(limits, np.random.default_rng(2)), QUICK)
     n_openings = len(seen) - 1
     assert len(results) == len(seen)
     assert n_openings == 2
@@ -86,7 +87,7 @@ def test_openings_take_turns_and_repeat_only_where_rows_differ() -> None:
         block = quickly_varying(n_rows)
         hyper, limits = start(block)
         hyper.kernel = kernel or hyper.kernel
-        return len(learn(block, hyper, limits, optimizer="lbfgs", rng=np.random.default_rng(2), rounds=rounds))
+        return len(learn(block, hyper, Terms(limits, np.random.default_rng(2)), rounds))
 
     assert n_climbs(1000) == 7
     assert n_climbs(300) == 5  # a tenth of the rows is too few
@@ -97,9 +98,7 @@ def test_openings_take_turns_and_repeat_only_where_rows_differ() -> None:
 def test_a_caller_can_stop_it() -> None:
     block = quickly_varying(400)
     hyper, limits = start(block)
-    results = learn(
-        block, hyper, limits, optimizer="lbfgs", rng=np.random.default_rng(2), rounds=QUICK, on_step=lambda step: True
-    )
+    results = learn(block, hyper, Terms(limits, np.random.default_rng(2), on_step=lambda step: True), QUICK)
     assert len(results) == 1
     assert results[0].stopped
 

@@ -11,7 +11,7 @@ from sparsegp import SparseGPRegressor
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.errors import FactorizationError, InputError
-from sparsegp.fit.pipeline import optimizer_within
+from sparsegp.fit.in_steps import optimizer_within
 from sparsegp.fit.problem import Problem, Start
 from sparsegp.kernels import SquaredExponential
 from sparsegp.learn import natural, schedules, stochastic

@@ -15,13 +15,14 @@ import torch
 import sparsegp
 from problems import Problem, agree, get_row, random_problem, with_weights
 from sparsegp import HeteroscedasticGPRegressor, InputError, kernels
+from sparsegp.core import reasons
 from sparsegp.core.block import BlockStore, MemoryRows, Rows
 from sparsegp.core.local import LocalPosterior
-from sparsegp.data.rows import DiskRows, SourceRows
-from sparsegp.fit import learned_noise
+from sparsegp.data.disk_rows import DiskRows
+from sparsegp.data.rows import SourceRows
 from sparsegp.fit.scaling import Scaling
 from sparsegp.learn.hyperparameters import Limits
-from sparsegp.learn.trace import Deadline
+from sparsegp.learn.trace import Deadline, Terms
 from sparsegp.noise import noise_learning, svshgp
 from sparsegp.noise.bound import BoundState, ProfiledBound, natural_ascent
 from sparsegp.noise.noise_start import noise_start
@@ -77,7 +78,7 @@ def check_place(place: Place, name: str, *, weighted: bool = True) -> None:
     agree((ascents[0].state.process.q.mean,), (ascents[1].state.process.q.mean,), 1e-7)
     limits = Limits(NOISE, problem.X.amin(0), problem.X.amax(0))
     models = [
-        noise_learning.infer(of, get_row(name), hyper, limits, None, rng=np.random.default_rng(0))
+        noise_learning.infer(of, get_row(name), hyper, Terms(limits, np.random.default_rng(0)), None)
         for of in (rows, memory)
     ]
     X, labels = problem.X + 0.1, problem.labels if get_row(name).is_local else None
@@ -207,7 +208,7 @@ def test_parts_of_rows_elsewhere_are_no_larger_than_their_sample() -> None:
     small = replace(noise_learning.INFERENCE, parts=replace(noise_learning.INFERENCE.parts, first_rows=4, growth=2))
     limits, hyper = Limits(NOISE, problem.X.amin(0), problem.X.amax(0)), joint_hyper(problem)
     rows = Watched(problem.block)
-    noise_learning.infer(rows, get_row("vfe"), hyper, limits, None, rng=np.random.default_rng(0), options=small)
+    noise_learning.infer(rows, get_row("vfe"), hyper, Terms(limits, np.random.default_rng(0)), None, small)
     assert parts == [4, 8]
 
 
@@ -224,7 +225,7 @@ def test_mini_batches_of_a_sample_count_for_all_rows() -> None:
     for parameter in hyper.parameters():
         parameter.requires_grad_(False)
     given = {"batch_size": 50, "n_steps": 100}
-    q, result = svshgp.learn(rows, get_row("vfe"), hyper, limits, rng=np.random.default_rng(1), **given)
+    q, result = svshgp.learn(rows, get_row("vfe"), hyper, Terms(limits, np.random.default_rng(1)), **given)
     assert result.n_rows == 400
     reached = ProfiledBound(rows, get_row("vfe"), NOISE, q=q, max_steps=0).value(hyper)
     assert reached == pytest.approx(ProfiledBound(rows, get_row("vfe"), NOISE).value(hyper), abs=0.05 * 400)
@@ -322,7 +323,7 @@ def test_learning_finds_the_noise_wherever_rows_are(
         random_state=0,
     ).fit(path, target="y", sample_weight="w", **where)
     assert model.info_["budget"]["asked"] == 20.0
-    assert model.info_["budget"]["reason"] == learned_noise.ALL_ROWS
+    assert model.info_["budget"]["reason"] == reasons.ALL_ROWS
     assert model.info_["budget"]["used"] < 60.0
     X = wave(300)[["a", "b"]]
     noise = model.predict_components(X)[2]

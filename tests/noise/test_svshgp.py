@@ -18,6 +18,7 @@ from sparsegp.core.block import Block, MemoryRows
 from sparsegp.core.posterior import InducingPosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.learn.hyperparameters import Limits
+from sparsegp.learn.trace import Terms
 from sparsegp.noise import svshgp
 from sparsegp.noise.bound import BoundState, ProfiledBound
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
@@ -157,7 +158,7 @@ def test_minibatches_come_near_the_bound_of_all_rows() -> None:
     )
     before = ProfiledBound(rows, get_row("vfe"), limits.noise_var).value(hyper)
     q, result = svshgp.learn(
-        rows, get_row("vfe"), hyper, limits, batch_size=100, n_steps=120, rng=np.random.default_rng(0)
+        rows, get_row("vfe"), hyper, Terms(limits, np.random.default_rng(0)), batch_size=100, n_steps=120
     )
     optimum = ProfiledBound(rows, get_row("vfe"), limits.noise_var).value(hyper)
     reached = ProfiledBound(rows, get_row("vfe"), limits.noise_var, q=q, max_steps=0).value(hyper)
@@ -181,11 +182,9 @@ def test_a_caller_can_stop_it() -> None:
         rows,
         get_row("vfe"),
         hyper,
-        limits,
+        Terms(limits, np.random.default_rng(0), on_step=stop_at_three),
         batch_size=20,
         n_steps=50,
-        rng=np.random.default_rng(0),
-        on_step=stop_at_three,
     )
     assert result.stopped
     assert result.iterations == len(seen) == 3

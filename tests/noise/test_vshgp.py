@@ -20,6 +20,7 @@ from sparsegp.core.trend import Trend
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.lbfgs import maximize
 from sparsegp.learn.objective import CollapsedObjective
+from sparsegp.learn.trace import Terms
 from sparsegp.noise import noise_learning
 from sparsegp.noise.bound import BoundState, ProfiledBound, natural_ascent
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
@@ -195,7 +196,7 @@ def test_parts_of_the_rows_first_lead_to_the_same_noise(name: str) -> None:
     rows = MemoryRows(Block(X, y), torch.arange(0, 121, 10) if get_row(name).by_block else None)
     small = replace(noise_learning.INFERENCE, parts=replace(noise_learning.INFERENCE.parts, first_rows=20))
     whole, parts = (
-        noise_learning.infer(rows, get_row(name), hyper, limits, None, rng=np.random.default_rng(0), options=options)
+        noise_learning.infer(rows, get_row(name), hyper, Terms(limits, np.random.default_rng(0)), None, options)
         for options in (noise_learning.INFERENCE, small)
     )
     assert parts.bound == pytest.approx(whole.bound, abs=1e-2)

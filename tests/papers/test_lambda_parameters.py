@@ -24,7 +24,7 @@ from sparsegp import HeteroscedasticGPRegressor, InputError, kernels
 from sparsegp.core.block import Block, MemoryRows
 from sparsegp.infer import batch
 from sparsegp.learn.hyperparameters import Limits
-from sparsegp.learn.trace import Deadline
+from sparsegp.learn.trace import Deadline, Terms
 from sparsegp.noise import noise_learning
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from test_vshgp import ANY_NOISE, check_gradient, joint_hyper, tight
@@ -214,8 +214,8 @@ def test_both_ways_of_learning_end_at_the_same_bound() -> None:
     stages = learn_lambda(rows, row, hyper, limits)
     model = infer_lambda(rows, row, hyper, limits, rng=rng)
     plain = JointHyperparameters(*start(rows), learn_inducing=False)
-    _, q = noise_learning.learn(rows, row, plain, limits, rng=rng)
-    reference = noise_learning.infer(rows, row, plain, limits, q, rng=rng)
+    _, q = noise_learning.learn(rows, row, plain, Terms(limits, rng))
+    reference = noise_learning.infer(rows, row, plain, Terms(limits, rng), q)
     assert len(stages) == 2
     assert stages[0].objective < stages[1].objective
     assert model.bound == pytest.approx(reference.bound, abs=0.05 * len(rows))

@@ -119,10 +119,10 @@ class Traffic:
     received: int = 0
     rounds: int = 0
 
-    def add(self, sent: int, received: int, rounds: int = 1) -> None:
+    def add(self, sent: int, received: int) -> None:
         self.sent += sent
         self.received += received
-        self.rounds += rounds
+        self.rounds += 1
 
     @property
     def total(self) -> int:

@@ -83,23 +83,12 @@ class CommonPart:
 
 
 @dataclass(frozen=True)
-class InnerBlocks:
-    """The blocks inside an expert whose approximation has them, and the metric in which they are compact."""
-
-    cells: partition.Partition
-    metric: Tensor
-
-    def labels(self, X: Tensor) -> Tensor:
-        return self.cells.assign(X.to(torch.float64) * self.metric)
-
-
-@dataclass(frozen=True)
 class GaussianExpert:
     """An expert on f alone, by any posterior of f."""
 
     posterior: LatentPosterior
     bound: InfluenceBound | None
-    blocks: InnerBlocks | None = None
+    blocks: partition.Blocking | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies prepare for predictions themselves."""
@@ -186,7 +175,7 @@ class GaussianExpert:
             return linalg.solve_lower_transposed(self.posterior.C.factor, half.mT).mT.abs()
 
     def _labels(self, X: Tensor) -> Tensor | None:
-        return None if self.blocks is None else self.blocks.labels(X)
+        return None if self.blocks is None else self.blocks.nearest(X)
 
 
 @dataclass(frozen=True)
@@ -290,7 +279,7 @@ class SparseSpec:
     rows: MemoryRows
     approx: Approximation
     inducing: Tensor
-    blocks: InnerBlocks | None = None
+    blocks: partition.Blocking | None = None
 
     @property
     def block(self) -> Block:
@@ -321,14 +310,14 @@ class SparseSpec:
         return replace(self, inducing=own.inducing.detach())
 
     def with_rows(self, block: Block) -> "SparseSpec":
-        return replace(self, rows=MemoryRows(block) if self.blocks is None else in_blocks(block, self.blocks))
+        return replace(self, rows=MemoryRows(block) if self.blocks is None else _in_blocks(block, self.blocks))
 
     def augmented(self, common: ExpertSpec) -> "SparseSpec":
         assert isinstance(common, SparseSpec)
         blocks = self.blocks
         if common.blocks is not None and blocks is not None:
-            cells = partition.Partition(torch.cat([common.blocks.cells.centroids, blocks.cells.centroids]))
-            blocks = InnerBlocks(cells, blocks.metric)
+            cells = partition.Partition(torch.cat([common.blocks.partition.centroids, blocks.partition.centroids]))
+            blocks = partition.Blocking(cells, blocks.metric)
         both = replace(self, inducing=torch.cat([common.inducing, self.inducing]), blocks=blocks)
         return both.with_rows(Block.concat([common.block, self.block], fill=True))
 
@@ -375,10 +364,8 @@ def require_expert(approx: Approximation) -> None:
         )
 
 
-def in_blocks(block: Block, blocks: InnerBlocks) -> MemoryRows:
-    """The rows sorted by their block inside the expert."""
-    order, offsets = partition.block_slices(blocks.labels(block.X), blocks.cells.n_blocks)
-    return MemoryRows(block.take(order), offsets)
+def _in_blocks(block: Block, blocks: partition.Blocking) -> MemoryRows:
+    return MemoryRows(block).in_blocks(blocks.nearest, blocks.n_blocks)
 
 
 def _exact_spec(recipe: Recipe, block: Block) -> ExpertSpec:
@@ -398,8 +385,8 @@ def _sparse_spec(recipe: Recipe, block: Block) -> ExpertSpec:
         return SparseSpec(MemoryRows(block), recipe.approx, chosen)
     n_blocks = max(1, round(len(block) / recipe.n_inducing))
     cells = partition.kmeans_partition(X * recipe.metric, n_blocks, recipe.rng)
-    blocks = InnerBlocks(cells, recipe.metric)
-    return SparseSpec(in_blocks(block, blocks), recipe.approx, chosen, blocks)
+    blocks = partition.Blocking(cells, recipe.metric)
+    return SparseSpec(_in_blocks(block, blocks), recipe.approx, chosen, blocks)
 
 
 _MAKERS: Mapping[Family, Callable[[Recipe, Block], ExpertSpec]] = {

@@ -13,7 +13,7 @@ from sparsegp.committee.experts import ExpertSpec, Trained
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.schedules import OPTIMIZERS, WORTHWHILE_EVALUATIONS
 from sparsegp.learn.sum_objective import SumObjective, place
-from sparsegp.learn.trace import Deadline, LearningResult, StepCallback
+from sparsegp.learn.trace import Deadline, LearningResult, Terms
 from sparsegp.parallel import Executor, Placed, Threads, itself
 
 
@@ -42,16 +42,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Lesson:
-    """How a committee learns. By `deadline` learning and the inference of all experts must be done."""
+    """How a committee learns. By the deadline learning and the inference of all experts must be done."""
 
-    limits: Limits
-    optimizer: str
+    terms: Terms
     learn_inducing: bool
-    rng: np.random.Generator
     executor: Executor = field(default_factory=Threads)
     schedule: Schedule = field(default_factory=Schedule)
-    on_step: StepCallback | None = None
-    deadline: Deadline | None = None
     inference_work: float = 0.0
 
 
@@ -73,7 +69,7 @@ def learn(specs: Sequence[ExpertSpec], hyper: Hyperparameters, lesson: Lesson) -
     Inducing inputs belong to one expert each: they are learned expert by expert once kernel and noise make sense,
     and kernel and noise once more afterwards.
     """
-    order = lesson.rng.permutation(len(specs)).tolist()
+    order = lesson.terms.rng.permutation(len(specs)).tolist()
     stages = lesson.schedule.stages(len(specs))
     learned = Learned(specs, _placed_in_stages(specs, order, [n for n, _ in stages], lesson.executor))
     yield learned
@@ -123,7 +119,7 @@ def _worthwhile(placed: Placed, specs: Sequence[ExpertSpec], lesson: Lesson) -> 
 
 def _deadline(placed: Placed, n_rows: int, lesson: Lesson) -> Deadline | None:
     """The deadline, with time in reserve for the inference of all experts: evaluations of some say what that costs."""
-    deadline = lesson.deadline
+    deadline = lesson.terms.deadline
     if deadline is not None:
         work = lesson.schedule.inference_margin * lesson.inference_work
         deadline.reserve = n_rows * work / max(sum(placed.costs), 1.0)
@@ -132,7 +128,7 @@ def _deadline(placed: Placed, n_rows: int, lesson: Lesson) -> Deadline | None:
 
 def _seconds_for_inducing(placed: Placed, last: Sequence[int], lesson: Lesson) -> float | None:
     """A fraction of what is left, 0 where that is not worth it; None: as long as it takes."""
-    deadline = lesson.deadline
+    deadline = lesson.terms.deadline
     if deadline is None:
         return None
     seconds = lesson.schedule.inducing_fraction * deadline.left
@@ -144,13 +140,13 @@ def _seconds_for_inducing(placed: Placed, last: Sequence[int], lesson: Lesson) -
 
 def _climb(specs: Placed, hyper: Hyperparameters, iterations: int, lesson: Lesson) -> LearningResult:
     objective = SumObjective.of(specs, hyper, lesson.executor)
-    return OPTIMIZERS[lesson.optimizer](
+    return OPTIMIZERS[lesson.terms.optimizer](
         objective,
         hyper,
-        lesson.limits,
+        lesson.terms.limits,
         max_iterations=iterations,
         tolerance=lesson.schedule.tolerance,
-        on_step=lesson.on_step,
+        on_step=lesson.terms.on_step,
         deadline=_deadline(specs, objective.n_rows, lesson),
     )
 
@@ -163,12 +159,12 @@ def with_own_inducing(
     They come back before they are given to the specs: some climbs are longer than others, and workers that are done
     help with those that wait.
     """
-    executor, placed = lesson.executor, learned.placed
+    executor, placed, terms = lesson.executor, learned.placed, lesson.terms
     limits: list[float | None] = [None] * len(placed)
     if seconds is not None:
         each = seconds * executor.n_workers / sum(placed.costs)
         limits = [min(seconds, each * cost) for cost in placed.costs]
-    found = executor.map(own_inducing, placed, hyper, lesson.limits, lesson.optimizer, lesson.schedule, each=limits)
+    found = executor.map(own_inducing, placed, hyper, terms.limits, terms.optimizer, lesson.schedule, each=limits)
     specs = [with_inducing(spec, own)[0] for spec, own in zip(learned.specs, found, strict=True)]
     return replace(learned, specs=specs, placed=executor.step(with_inducing, placed, each=found)[0])
 

@@ -1,8 +1,8 @@
 """Disjoint blocks of rows. Located blocks: the block of a point depends on that point alone."""
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,8 @@ _FLAT_CENTROIDS = 100
 _LLOYD_STEPS = 10
 _BALANCING_ROUNDS = 20
 _ROUNDS = 100
+
+NO_BLOCK = -1
 
 _Centre = Callable[[Tensor], Tensor]
 
@@ -48,6 +50,81 @@ class Partition:
     @cached_property
     def _search(self) -> "_Search":
         return _Search(self.centroids)
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Where rows belong: the partition, the metric it was made in, and the user's labels when blocks were given."""
+
+    partition: Partition
+    metric: Tensor
+    originals: Tensor | None = None
+
+    @property
+    def n_blocks(self) -> int:
+        return self.partition.n_blocks
+
+    def nearest(self, X: Tensor) -> Tensor:
+        """The block of each row, found from the row itself."""
+        return self.partition.assign(X.to(torch.float64) * self.metric)
+
+    def labels(self, X: Tensor, blocks: ArrayLike | None) -> Tensor:
+        """Block of each row: as given by the user's label, else found from the row itself.
+
+        A label that had no training rows gives NO_BLOCK: such a row is predicted from the inducing values alone.
+        """
+        if blocks is None:
+            return self.nearest(X)
+        given = _whole_numbers(blocks)
+        if given.shape != (X.shape[0],):
+            raise InputError(
+                f"blocks must have one integer label for each of the {X.shape[0]} rows; got shape {tuple(given.shape)}."
+            )
+        known = torch.arange(self.n_blocks) if self.originals is None else self.originals
+        place = torch.searchsorted(known, given).clamp_max(len(known) - 1)
+        return torch.where(known[place] == given, place, NO_BLOCK)
+
+    def same_as(self, other: "Blocking") -> bool:
+        """Whether every new row would have the same block in both."""
+        if self.originals is not None or other.originals is not None:
+            mine, theirs = self.originals, other.originals
+            return mine is not None and theirs is not None and torch.equal(mine, theirs)
+        return torch.equal(self.partition.centroids, other.partition.centroids)
+
+    def moved_to(self, centroids: Tensor) -> "Blocking":
+        return replace(self, partition=Partition(centroids))
+
+    def unseen(self, blocks: ArrayLike | None) -> Tensor:
+        """Where blocks are labels of the user, those that have no block."""
+        if blocks is None or self.originals is None:
+            return torch.empty(0, dtype=torch.int64)
+        given = _whole_numbers(blocks)
+        found: Tensor = given[torch.isin(given, self.originals, invert=True)].unique()
+        return found
+
+    def with_labels(self, unseen: Tensor, X: Tensor, blocks: ArrayLike) -> tuple["Blocking", Tensor]:
+        """With blocks for more labels, at the means of their rows; and the place of each old block, then of each new
+        one, in the order of all."""
+        assert self.originals is not None
+        given, scaled = _whole_numbers(blocks), X.to(torch.float64) * self.metric
+        means = torch.stack([scaled[given == label].mean(0) for label in unseen])
+        originals, order = torch.cat([self.originals, unseen]).sort()
+        centroids = torch.cat([self.partition.centroids, means])[order]
+        return Blocking(Partition(centroids), self.metric, originals), order
+
+    def with_moved_means(self, rows: Mapping[int, Tensor]) -> "Blocking":
+        """Where blocks are labels of the user, they are located at the mean of their rows, if they have any."""
+        if self.originals is None:
+            return self
+        centroids = self.partition.centroids.clone()
+        for k, X in rows.items():
+            if len(X):
+                centroids[k] = (X.to(torch.float64) * self.metric).mean(0)
+        return self.moved_to(centroids)
+
+
+def _whole_numbers(blocks: ArrayLike) -> Tensor:
+    return torch.from_numpy(np.asarray(blocks).astype(np.int64, casting="same_kind"))
 
 
 def kmeans_partition(

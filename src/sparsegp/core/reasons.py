@@ -1,5 +1,12 @@
-"""Why a fit or a part of it ended early, in the words of `info_`; whoever judges a model without torch reads them."""
+"""Why a fit or a part of it ended, in the words of `info_`; whoever judges a model without torch reads them."""
 
 INTERRUPTED = "interrupted"
 OUT_OF_TIME = "time is up"
 TOO_SHORT = "time budget shorter than one step: one step was taken"
+TIME_IS_UP = "time budget used"
+ALL_STEPS = "step limit"
+ACCURATE = "sampling error below tolerance"
+EXACT = "every block was visited: the result is exact"
+ONE_PASS = "one pass over all rows: the result is exact"
+ALL_ROWS = "all rows were visited"
+STOPPED = "stopped by a callback"

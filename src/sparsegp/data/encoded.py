@@ -78,17 +78,12 @@ def needs_survey(source: Source, asked: Asked) -> bool:
     return bool(asked.kinds) or (columns is not None and not columns.are_numbers)
 
 
-def surveyed(
-    source: Source,
-    asked: Asked,
-    options: SurveyOptions | None = None,
-    is_late: Callable[[], bool] = lambda: False,
-) -> Source:
+def surveyed(source: Source, asked: Asked, is_late: Callable[[], bool] = lambda: False) -> Source:
     """The source with the encoding of its columns: one pass, and one more where categories have many levels.
 
     Both end when it `is_late`; what comes later is then none that the fit has met.
     """
-    survey = survey_of(source, asked, options, is_late)
+    survey = survey_of(source, asked, is_late)
     if survey is None:
         raise InputError("The data have no rows: every file, row group or partition is empty.")
     encoding = survey.encoding(asked)
@@ -121,13 +116,12 @@ class SurveyedColumns:
     """The facts of all columns, from which their encoding follows."""
 
     survey: Survey
-    options: SurveyOptions
 
     def __add__(self, other: "SurveyedColumns") -> "SurveyedColumns":
-        return SurveyedColumns(self.survey + other.survey, self.options)
+        return SurveyedColumns(self.survey + other.survey)
 
     def encoding(self, asked: Asked) -> Encoding:
-        found = Encoding(self.survey.codes(asked, self.options))
+        found = Encoding(self.survey.codes(asked))
         if not found.needed:
             words = ", ".join(f"{name!r} ({kind})" for name, kind in found.words.items())
             raise InputError(f"No column of X says anything about the target: {words}. Give others.")
@@ -154,23 +148,18 @@ class SurveyedColumns:
         return Encoding(tuple(next(found) if has_effects(code) else code for code in encoding.codes))
 
 
-def survey_of(
-    source: Source,
-    asked: Asked,
-    options: SurveyOptions | None = None,
-    is_late: Callable[[], bool] = lambda: False,
-) -> SurveyedColumns | None:
+def survey_of(source: Source, asked: Asked, is_late: Callable[[], bool] = lambda: False) -> SurveyedColumns | None:
     """What one pass over the columns tells; None where there are no rows."""
-    table, chosen = tabular(source), options or SurveyOptions()
+    table, options = tabular(source), SurveyOptions()
     asked.require_known(table.columns.features)
     names = table.columns.features
     total: Survey | None = None
     for piece in prefetched(table.pieces()):
-        found = Survey.of(names, piece.column, asked, chosen)
+        found = Survey.of(names, piece.column, asked, options)
         total = found if total is None else total + found
         if is_late():
             break
-    return SurveyedColumns(total, chosen) if total is not None and total.facts[0].n_rows else None
+    return SurveyedColumns(total) if total is not None and total.facts[0].n_rows else None
 
 
 def effect_sums(source: Any, survey: SurveyedColumns, is_late: Callable[[], bool] = lambda: False) -> EffectSums | None:

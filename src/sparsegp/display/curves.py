@@ -13,7 +13,7 @@ from sparsegp.display.axes import BLUE, GREEN, GREY, ORANGE, Display, label_axes
 from sparsegp.errors import InputError
 
 if TYPE_CHECKING:
-    from sparsegp.fit.pipeline import Progress
+    from sparsegp.fit.progress import Progress
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
 STYLES = ("o-", "s--", "^:")

@@ -21,8 +21,8 @@ from sparsegp.estimators import checks
 from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitting import Call, Posed
 from sparsegp.estimators.given import Given
+from sparsegp.estimators.listener import StepListener, with_callbacks
 from sparsegp.estimators.opening import Needs, Opened, named_cluster
-from sparsegp.estimators.progress import StepListener, with_callbacks
 from sparsegp.files import schema
 from sparsegp.fit.committees import ExpertKind
 from sparsegp.fit.kernel_choice import LearnedNoise
@@ -365,7 +365,7 @@ class CommitteeGPRegressor(Estimator):
         rng: np.random.Generator,
         listener: StepListener,
     ) -> Problem:
-        noise_kernel = starting_noise_kernel(self.noise_kernel, data.scaling, data.block, rng, data.groups)
+        noise_kernel = starting_noise_kernel(self.noise_kernel, data.start_rows, rng)
         noise, judge = None, None
         if kind.learns_noise:
             noise = NoiseSpec(noise_kernel, self.n_noise_inducing, self.inducing)

@@ -44,16 +44,16 @@ from sparsegp.estimators.fitting import Call, Posed
 from sparsegp.estimators.given import Given
 from sparsegp.estimators.judging import Diagnosis, Judged, diagnose
 from sparsegp.estimators.leave_one_out import NO_ROWS, LeaveOneOut, left_out_of_given, left_out_of_own_rows
-from sparsegp.estimators.opening import Needs, Opened, is_dask, opened
-from sparsegp.estimators.progress import CALLBACKS, StepListener
+from sparsegp.estimators.listener import CALLBACKS, StepListener
+from sparsegp.estimators.opening import Needs, Opened, Opener, is_dask
 from sparsegp.estimators.summary import fitted_html
 from sparsegp.files import model_file
 from sparsegp.fit.blocking import drop_weightless
 from sparsegp.fit.kernel_choice import Judge
 from sparsegp.fit.model import Model
-from sparsegp.fit.pipeline import Progress
 from sparsegp.fit.posing import AskedStart, FitOptions, begun
 from sparsegp.fit.problem import Start
+from sparsegp.fit.progress import Progress
 from sparsegp.fit.scaling import Scaling
 from sparsegp.kernels import Kernel
 from sparsegp.parallel import one_torch_thread
@@ -138,7 +138,7 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Start, Trend | None]:
         """Where learning starts, and the trend. `later`: the kernel is chosen once there is a first model."""
         asked = AskedStart(self.kernel, noise_var, trend, self.optimizer, self.normalize, judge, later)
-        return begun(asked, data.block, data.scaling, data.groups, rng, self.fit_options, call.budget)
+        return begun(asked, data.start_rows, rng, self.fit_options, call.budget)
 
     def _scaled_inducing(self, inducing: Any, data: Opened) -> Any:
         """Inducing inputs that were given, in the scaling of the model; how to choose them, as it is."""
@@ -835,9 +835,9 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         model = self.model_
         is_sum = isinstance(model, Model) and model.approx.family is Family.INDUCING
         why_not = None if is_sum else "the model is no sum over rows."
-        needs, like = Needs(is_sum, is_sum and not model.approx.by_block, why_not), self._like
-        budget = self.fit_options.started(None)
-        with opened(self, given, needs, seed=0, budget=budget, like=like, scaling=self.scaling_) as data:
+        needs = Needs(is_sum, is_sum and not model.approx.by_block, why_not)
+        opener = Opener(self, 0, self.fit_options.started(None), self._like, self.scaling_)
+        with opener.rows(given, needs) as data:
             self._require_same_noise(data.rows.mean_noise_var is not None)
             return left_out_of_given(model, data, given)
 

@@ -11,17 +11,15 @@ from torch import Tensor
 
 from sparsegp import linalg
 from sparsegp.core import reasons
-from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.given import Given
-from sparsegp.estimators.opening import Needs, Opened, opened
-from sparsegp.estimators.progress import StepListener
+from sparsegp.estimators.listener import StepListener
+from sparsegp.estimators.opening import Needs, Opened, Opener
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.checkpoint import Checkpoint
 from sparsegp.fit.held_out import steps
-from sparsegp.fit.pipeline import Progress, budget_report
 from sparsegp.fit.problem import Problem
-from sparsegp.infer import anytime_run
+from sparsegp.fit.progress import Progress, budget_report
 from sparsegp.infer.drift import Innovations
 
 
@@ -63,7 +61,7 @@ def models(estimator: Any, call: Call, needs: Needs, pose: Pose, like: Tensor) -
     listener = StepListener(estimator, estimator.verbose)
     try:
         with (
-            opened(estimator, call.given, needs, seed=call.seed, budget=call.budget, like=like) as data,
+            Opener(estimator, call.seed, call.budget, like).rows(call.given, needs) as data,
             pose(call, data, np.random.default_rng(call.seed), listener) as posed,
         ):
             published = steps(posed.problem, data.rows, call.budget)
@@ -88,7 +86,7 @@ def last(published: Generator[tuple[Fitted, Progress]], budget: Budget) -> Fitte
     except KeyboardInterrupt:
         if fitted is None or progress is None:
             raise
-        report = budget_report(budget, progress.rows_seen, progress.fraction, INTERRUPTED)
+        report = budget_report(budget, progress.rows_seen, progress.fraction, reasons.INTERRUPTED)
         fitted = replace(fitted, info={**fitted.info, "budget": report, "seconds": report["used"]})
         warnings.warn("The fit was interrupted: the model is the best so far, see info_['budget'].", stacklevel=5)
     assert fitted is not None
@@ -137,7 +135,7 @@ def _said_of_short_time(call: Call, data: Opened, posed: Posed, progress: Progre
             f"but rests on {progress.rows_seen:,.0f} rows and starting values: give it more time{posed.remedy}.",
             stacklevel=2,
         )
-    if progress.reason != anytime_run.TIME_IS_UP or progress.fraction == 1.0:
+    if progress.reason != reasons.TIME_IS_UP or progress.fraction == 1.0:
         return {}
     says = _of_a_part(n_samples, max(data.n_all, data.n_given), progress.model)
     warnings.warn(f"{asked}: {says}", stacklevel=2)

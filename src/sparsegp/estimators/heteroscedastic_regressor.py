@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -21,8 +20,8 @@ from sparsegp.estimators import checks
 from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitting import Call, Posed
 from sparsegp.estimators.given import Given
-from sparsegp.estimators.opening import Needs, Opened, named_cluster
-from sparsegp.estimators.progress import StepListener, with_callbacks
+from sparsegp.estimators.listener import StepListener, with_callbacks
+from sparsegp.estimators.opening import Needs, Opened, first_of_stream, named_cluster
 from sparsegp.files import schema
 from sparsegp.fit.kernel_choice import LearnedNoise
 from sparsegp.fit.learned_noise import INFERENCES
@@ -236,7 +235,7 @@ class HeteroscedasticGPRegressor(Estimator):
         is_exact = approx.family is Family.EXACT
         if is_exact:
             require_dense_size(n_rows)
-        noise_kernel = starting_noise_kernel(self.noise_kernel, data.scaling, data.block, rng, data.groups)
+        noise_kernel = starting_noise_kernel(self.noise_kernel, data.start_rows, rng)
         mean = None if self.noise_mean is None else self.noise_mean - data.scaling.log_noise_shift
         # an exact f is PIC with one block, whatever its inducing input
         approx = approximations.get("pic") if is_exact else approx
@@ -309,11 +308,7 @@ class HeteroscedasticGPRegressor(Estimator):
         given = Given(X, y, target, None, sample_weight, blocks)
         if self._is_fitted:
             return self._add(given)
-        approx = self.check_parameters()
-        if blocks is None and approx.by_block and not approx.is_local:
-            batch, _ = checks.training_batch(self, given)
-            given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
-        return self._fit(self._call(given))
+        return self._fit(self._call(first_of_stream(self, given, self.check_parameters())))
 
     @memory.explained
     def forget(

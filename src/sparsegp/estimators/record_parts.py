@@ -1,4 +1,4 @@
-"""Parts of fitted models as records of a model file, and back: posteriors, rows, sums, noise, experts."""
+"""Parts of fitted models as records of a model file, and back: posteriors, rows, sums, noise."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,21 +10,12 @@ from torch import Tensor
 from sparsegp import linalg, parallel
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.calibration.scale import LocalScale
-from sparsegp.committee.committee import Committee
-from sparsegp.committee.experts import DenseSpec, ExpertSpec, GaussianExpert, InnerBlocks, Recipe, SparseSpec, in_blocks
-from sparsegp.committee.influence import InfluenceBound
-from sparsegp.committee.learned_noise_experts import (
-    LearnedNoiseExpert,
-    LearnedNoiseRecipe,
-    LearnedNoiseSpec,
-    spec_approximation,
-)
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Family, Residual, TestConditional
-from sparsegp.core.block import Block, MemoryRows
+from sparsegp.core.block import Block
 from sparsegp.core.dense import ExactPosterior, NystromPosterior, TrendPosterior, require_dense_size
 from sparsegp.core.local import LocalPosterior
-from sparsegp.core.partition import Partition
+from sparsegp.core.partition import Blocking, Partition
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
@@ -33,9 +24,8 @@ from sparsegp.data.digest import SIZE as DIGEST_SIZE
 from sparsegp.data.digest import RowDigest
 from sparsegp.errors import ModelFileError
 from sparsegp.files import calibration_parts, schema
-from sparsegp.fit.blocking import Blocking
-from sparsegp.fit.committee_model import Member, Members
 from sparsegp.fit.kept import Kept, KeptRows
+from sparsegp.fit.scaling import Scaling
 from sparsegp.infer.drift import Innovations, RecentLevel
 from sparsegp.kernels import Kernel
 from sparsegp.noise.process import NoiseProcess
@@ -179,7 +169,7 @@ def restore_q(values: schema.InducingValues) -> InducingPosterior:
 def describe_posterior(
     posterior: LatentPosterior,
     approx: approximations.Approximation,
-    blocking: Blocking | InnerBlocks | None,
+    blocking: Blocking | None,
     kept: KeptRows | None = None,
 ) -> schema.Posterior:
     """`kept` are the rows of a local posterior as updates know them, in order of arrival."""
@@ -194,7 +184,7 @@ def describe_posterior(
         return schema.Posterior(form=schema.INDUCING, inducing=inducing, **given)
     if isinstance(posterior, LocalPosterior):
         inducing = describe_inducing(posterior.prior, posterior.q)
-        rows = describe_rows(KeptRows.of(posterior.rows) if kept is None else kept, posterior.prior)
+        rows = describe_rows(KeptRows.of(posterior.rows) if kept is None else kept, posterior.prior.inducing.shape[1])
         return schema.Posterior(form=schema.LOCAL, inducing=inducing, rows=rows, **given)
     if isinstance(posterior, ExactPosterior):
         return schema.Posterior(form=schema.EXACT, dense=describe_dense(posterior), **given)
@@ -259,15 +249,14 @@ def restore_nystrom(record: schema.NystromRows, prior: SparsePrior, q: InducingP
 # Rows and blocks
 
 
-def describe_rows(kept: KeptRows, prior: SparsePrior) -> schema.Rows:
-    """All groups as one, and their sizes. Rows without weights count once."""
+def describe_rows(kept: KeptRows, n_columns: int = 0) -> schema.Rows:
+    """All groups as one, and their sizes. Rows without weights count once. `n_columns` is needed without groups."""
     blocks = [member.block for member in kept.members]
-    columns = prior.inducing.shape[1]
     weighted, known = (any(getattr(b, name) is not None for b in blocks) for name in ("weight", "noise_var"))
     noise = [to_numpy(b.noise_var) for b in blocks if b.noise_var is not None]
     weights = [to_numpy(b.weights) for b in blocks]
     return schema.Rows(
-        inputs=np.concatenate([to_numpy(b.X) for b in blocks]) if blocks else np.zeros((0, columns)),
+        inputs=np.concatenate([to_numpy(b.X) for b in blocks]) if blocks else np.zeros((0, n_columns)),
         targets=np.concatenate([to_numpy(b.y) for b in blocks]) if blocks else np.zeros(0),
         noise_var=np.concatenate(noise) if known else None,
         weights=np.concatenate(weights) if weighted else None,
@@ -291,9 +280,7 @@ def restore_rows(record: schema.Rows) -> KeptRows:
     return KeptRows(tuple(groups))
 
 
-def describe_partition(blocking: Blocking | InnerBlocks) -> schema.Partition:
-    if isinstance(blocking, InnerBlocks):
-        return schema.Partition(centroids=to_numpy(blocking.cells.centroids), metric=to_numpy(blocking.metric))
+def describe_partition(blocking: Blocking) -> schema.Partition:
     labels = None if blocking.originals is None else to_numpy(blocking.originals)
     centroids, metric = to_numpy(blocking.partition.centroids), to_numpy(blocking.metric)
     return schema.Partition(centroids=centroids, metric=metric, labels=labels)
@@ -421,140 +408,7 @@ def restore_noise(record: schema.NoiseProcess, kernel: Kernel) -> NoiseProcess:
     return NoiseProcess(prior, mean, restore_q(record.inducing), (record.least_var, record.largest_var))
 
 
-# Experts
-
-
-def describe_expert(expert: Any) -> schema.Expert:
-    """Its kernels are those that all experts share."""
-    posterior = expert.posterior
-    row = approximations.get("exact") if isinstance(posterior, ExactPosterior) else posterior.prior.approx
-    if isinstance(expert, GaussianExpert):
-        return schema.Expert(
-            posterior=describe_posterior(posterior, row, expert.blocks), influence=describe_influence(expert.bound)
-        )
-    of_f, of_g = expert.bounds
-    return schema.Expert(
-        posterior=describe_posterior(posterior, row, None),
-        influence=describe_influence(of_f),
-        noise=describe_noise(expert.process),
-        noise_influence=describe_influence(of_g),
-    )
-
-
-def restore_expert(record: schema.Expert, kernel: Kernel, noise_kernel: Kernel | None) -> Any:
-    with parallel.single(), linalg.flushed_denormals():  # as `shared_learning.train`, to the last digit
-        posterior = restore_posterior(record.posterior, kernel)
-    influence, partition = restore_influence(record.influence), record.posterior.partition
-    if record.noise is not None:
-        process = restore_noise(record.noise, need(noise_kernel, "the kernel of the noise"))
-        return LearnedNoiseExpert(posterior, process, (influence, restore_influence(record.noise_influence)))
-    blocks = None
-    if partition is not None:
-        blocks = InnerBlocks(Partition(to_tensor(partition.centroids)), to_tensor(partition.metric))
-    return GaussianExpert(posterior, influence, blocks)
-
-
-def describe_influence(bound: InfluenceBound | None) -> schema.InfluenceBound | None:
-    if bound is None:
-        return None
-    return schema.InfluenceBound(
-        box_lower=to_numpy(bound.lower),
-        box_upper=to_numpy(bound.upper),
-        variance_gain=float(bound.var_gain),
-        mean_gain=float(bound.mean_gain),
-        common_covariance=None if bound.common_covariance is None else to_numpy(bound.common_covariance),
-    )
-
-
-def restore_influence(record: schema.InfluenceBound | None) -> InfluenceBound | None:
-    if record is None:
-        return None
-    common = None if record.common_covariance is None else to_tensor(record.common_covariance)
-    lower, upper = to_tensor(record.box_lower), to_tensor(record.box_upper)
-    return InfluenceBound(lower, upper, record.variance_gain, record.mean_gain, common)
-
-
-# What updates of a committee need
-
-
-def describe_members(members: Members) -> schema.Membership:
-    recipe = members.recipe
-    given: State = {}
-    if isinstance(recipe, LearnedNoiseRecipe):
-        least, largest = recipe.noise_limits
-        given = {"n_noise_inducing": recipe.n_noise_inducing, "least_noise_var": least, "largest_noise_var": largest}
-    else:
-        given = {"metric": to_numpy(recipe.metric)}
-    return schema.Membership(
-        approximation=describe_approximation(recipe.approx),
-        members=[describe_member(member) for member in members.others],
-        common=None if members.common is None else describe_member(members.common),
-        partition=None if members.blocking is None else describe_partition(members.blocking),
-        most_asked=members.most_asked,
-        inducing=recipe.inducing,
-        n_inducing=recipe.n_inducing,
-        **given,
-    )
-
-
-def restore_members(record: schema.Membership, committee: Committee) -> Members:
-    """The experts are those of the committee, in the order of the members that have rows."""
-    f, *noise = (process.kernel for process in committee.processes)
-    row, rng = restore_approximation(record.approximation), np.random.default_rng(0)
-    recipe: Recipe | LearnedNoiseRecipe
-    if noise:
-        limits = need(record.least_noise_var, "its least noise"), need(record.largest_noise_var, "its largest noise")
-        n_noise = need(record.n_noise_inducing, "the number of inducing inputs of its noise")
-        recipe = LearnedNoiseRecipe(row, record.n_inducing, n_noise, record.inducing, f, noise[0], limits, rng)
-    else:
-        metric = to_tensor(need(record.metric, "the metric of its blocks"))
-        recipe = Recipe(row, record.n_inducing, record.inducing, f, metric, rng)
-    experts = iter(committee.experts)
-    others = []
-    for found in record.members:
-        spec = restore_spec(found, recipe)
-        expert = next(experts, None) if len(spec.block) else None
-        if len(spec.block) and expert is None:
-            raise ModelFileError("there are more members with rows than experts")
-        others.append(Member(spec, expert, found.log_evidence))
-    common = None
-    if record.common is not None:
-        common = Member(restore_spec(record.common, recipe), committee.common, record.common.log_evidence)
-    return Members(recipe, tuple(others), common, restore_blocking(record.partition), record.most_asked)
-
-
-def describe_member(member: Member) -> schema.Member:
-    spec, given = member.spec, dict[str, Any]()
-    if isinstance(spec, LearnedNoiseSpec):
-        given = {"inducing": to_numpy(spec.inducing), "noise_inducing": to_numpy(spec.noise_inducing)}
-    elif isinstance(spec, SparseSpec):
-        blocks = None if spec.blocks is None else describe_partition(spec.blocks)
-        given = {"inducing": to_numpy(spec.inducing), "partition": blocks}
-    block = spec.block
-    rows = schema.Rows(
-        inputs=to_numpy(block.X),
-        targets=to_numpy(block.y),
-        noise_var=None if block.noise_var is None else to_numpy(block.noise_var),
-        weights=None if block.weight is None else to_numpy(block.weight),
-        block_sizes=np.array([len(block)], dtype=np.int64),
-        arrival=np.arange(len(block), dtype=np.int64),
-    )
-    return schema.Member(rows=rows, log_evidence=float(member.log_evidence), **given)
-
-
-def restore_spec(record: schema.Member, recipe: Recipe | LearnedNoiseRecipe) -> ExpertSpec:
-    block = restore_rows(record.rows).block(0)
-    if isinstance(recipe, LearnedNoiseRecipe):
-        inducing = to_tensor(need(record.inducing, "inducing inputs"))
-        of_g = to_tensor(need(record.noise_inducing, "inducing inputs of its noise"))
-        empty = MemoryRows(block.take(slice(0, 0)))
-        return LearnedNoiseSpec(
-            empty, spec_approximation(recipe.approx), inducing, of_g, recipe.noise_limits
-        ).with_rows(block)
-    if recipe.approx.family is not Family.INDUCING:
-        return DenseSpec(block)
-    inducing, blocks, rows = to_tensor(need(record.inducing, "inducing inputs")), None, MemoryRows(block)
-    if record.partition is not None:
-        blocks = InnerBlocks(Partition(to_tensor(record.partition.centroids)), to_tensor(record.partition.metric))
-        rows = in_blocks(block, blocks)
-    return SparseSpec(rows, recipe.approx, inducing, blocks)
+def mean_noise(record: schema.Model, scaling: Scaling) -> float:
+    """To the last digit, where the file has it."""
+    known = record.mean_noise_var
+    return record.noise_var / scaling.y_scale**2 if known is None else known

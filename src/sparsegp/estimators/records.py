@@ -1,4 +1,5 @@
-"""Fitted estimators as records of a model file, and back. Only here and in `record_parts` both are known."""
+"""Fitted estimators as records of a model file, and back. Only here, in `record_parts` and in
+`committee_records` both are known."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,16 +10,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from sparsegp import kernels
 from sparsegp.calibration.transform import named
-from sparsegp.committee.aggregation import Aggregation, BaseCount, Weighting
-from sparsegp.committee.committee import Committee
-from sparsegp.committee.experts import Process
-from sparsegp.committee.split import Nearest
 from sparsegp.core import approximations
 from sparsegp.core.dense import ExactPosterior
 from sparsegp.core.local import LocalPosterior
 from sparsegp.core.posterior import SparsePosterior
 from sparsegp.data import FeatureLayout
 from sparsegp.errors import ModelFileError
+from sparsegp.estimators import committee_records
 from sparsegp.estimators import record_parts as parts
 from sparsegp.estimators.fitted import Columns, Fitted
 from sparsegp.files import kernel_records, schema
@@ -31,7 +29,8 @@ from sparsegp.files.column_codes import (
 from sparsegp.files.kernel_records import Classes
 from sparsegp.fit.committee_model import CommitteeModel
 from sparsegp.fit.kept import KeptRows
-from sparsegp.fit.model import Found, LearnedNoiseModel, Model
+from sparsegp.fit.learned_noise import LearnedNoiseModel
+from sparsegp.fit.model import Found, Model
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import recursive
 from sparsegp.infer.batch import BatchState
@@ -40,14 +39,6 @@ from sparsegp.kernels import Kernel
 from sparsegp.learn.trace import LearningResult
 
 State = dict[str, Any]
-
-WEIGHTINGS = {
-    Weighting.ONE: "one",
-    Weighting.ONE_OVER_EXPERTS: "one_over_experts",
-    Weighting.ENTROPY: "entropy",
-    Weighting.PRECISION: "squared_precision",
-}
-BASE_COUNTS = {BaseCount.ONCE: "once", BaseCount.PER_WEIGHT: "per_weight"}
 
 
 def describe(estimator: Any) -> schema.Model:
@@ -180,7 +171,7 @@ def _described_sparse(model: Model) -> State:
     is_local = isinstance(posterior, LocalPosterior)
     window_rows = None
     if model.kept is not None and held is not None and not is_local:
-        window_rows = parts.describe_rows(model.kept, held.prior)
+        window_rows = parts.describe_rows(model.kept, held.prior.inducing.shape[1])
     return {
         "kernel": kernel_records.describe(model.kernel),
         "mean_noise_var": float(model.noise_var),
@@ -284,100 +275,16 @@ def _restored_learned_noise(
         innovations,
         parts.restore_level(stream),
     )
-    return LearnedNoiseModel(mean, process, record.log_evidence, _scaled_noise(record, scaling))
-
-
-def _scaled_noise(record: schema.Model, scaling: Scaling) -> float:
-    """To the last digit, where the file has it."""
-    known = record.mean_noise_var
-    return record.noise_var / scaling.y_scale**2 if known is None else known
-
-
-# Committees
-
-
-def _described_committee(model: CommitteeModel) -> State:
-    committee = model.committee
-    f, *others = committee.processes
-    noise = others[0] if others else None
-    rule, nearest = committee.rule, committee.nearest
-    record = schema.Committee(
-        aggregation=schema.Aggregation(
-            name=rule.name,
-            weighting=WEIGHTINGS[rule.weighting],
-            base_count=BASE_COUNTS[rule.base_count],
-            communicates=rule.communicates,
-            reference=rule.reference,
-        ),
-        experts=[parts.describe_expert(expert) for expert in committee.experts],
-        common=None if committee.common is None else parts.describe_expert(committee.common),
-        noise_mean=None if noise is None else float(noise.mean),
-        skip_tolerance=float(committee.tolerance),
-        nearest=None if nearest is None else _described_nearest(nearest),
-        n_jobs=committee.n_jobs,
-        membership=None if model.members is None else parts.describe_members(model.members),
-    )
-    stream = None
-    if model.innovations.rows and model.members is not None:
-        n_rows = model.members.n_rows
-        stream = parts.describe_stream(model.innovations, model.level, n_rows, n_rows)
-    return {
-        "kernel": kernel_records.describe(f.kernel),
-        "noise_kernel": None if noise is None else kernel_records.describe(noise.kernel),
-        "committee": record,
-        "mean_noise_var": float(model.noise_var),
-        "known_noise": model.known_noise,
-        "stream": stream,
-    }
-
-
-def _described_nearest(nearest: Nearest) -> schema.NearestExperts:
-    centres, metric = parts.to_numpy(nearest.centres), parts.to_numpy(nearest.metric)
-    return schema.NearestExperts(most=nearest.most, centres=centres, metric=metric)
-
-
-def _restored_nearest(record: schema.NearestExperts) -> Nearest:
-    return Nearest(record.most, parts.to_tensor(record.centres), parts.to_tensor(record.metric))
-
-
-def _restored_committee(record: schema.Model, kernel: Kernel, scaling: Scaling, classes: Classes) -> CommitteeModel:
-    found = parts.need(record.committee, "its experts")
-    noise_kernel = None if record.noise_kernel is None else kernel_records.restore(record.noise_kernel, classes)
-    members: tuple[Process, ...] = (Process(kernel),)
-    if noise_kernel is not None:
-        members = (*members, Process(noise_kernel, parts.need(found.noise_mean, "the mean of the noise")))
-    rule = found.aggregation
-    committee = Committee(
-        Aggregation(
-            rule.name,
-            parts.key_of(WEIGHTINGS, rule.weighting),
-            parts.key_of(BASE_COUNTS, rule.base_count),
-            rule.communicates,
-            rule.reference,
-        ),
-        members,
-        [parts.restore_expert(expert, kernel, noise_kernel) for expert in found.experts],
-        None if found.common is None else parts.restore_expert(found.common, kernel, noise_kernel),
-        found.skip_tolerance,
-        found.n_jobs,
-        None if found.nearest is None else _restored_nearest(found.nearest),
-    )
-    held = None if found.membership is None else parts.restore_members(found.membership, committee)
-    noise_var = _scaled_noise(record, scaling)
-    model = CommitteeModel(committee, noise_var, record.log_evidence, bool(record.known_noise), held)
-    if record.stream is None:
-        return model
-    innovations, level = parts.restore_innovations(record.stream), parts.restore_level(record.stream)
-    return replace(model, innovations=innovations, level=level)
+    return LearnedNoiseModel(mean, process, record.log_evidence, parts.mean_noise(record, scaling))
 
 
 _DESCRIBED: tuple[tuple[str, type[Any], Callable[[Any], State]], ...] = (
     (schema.SPARSE, Model, _described_sparse),
     (schema.LEARNED_NOISE, LearnedNoiseModel, _described_learned_noise),
-    (schema.COMMITTEE, CommitteeModel, _described_committee),
+    (schema.COMMITTEE, CommitteeModel, committee_records.describe),
 )
 _RESTORED: Mapping[str, Callable[[schema.Model, Kernel, Scaling, Classes], Any]] = {
     schema.SPARSE: _restored_sparse,
     schema.LEARNED_NOISE: _restored_learned_noise,
-    schema.COMMITTEE: _restored_committee,
+    schema.COMMITTEE: committee_records.restore,
 }

@@ -26,16 +26,16 @@ from sparsegp.estimators.estimator import Estimator
 from sparsegp.estimators.fitted import Fitted
 from sparsegp.estimators.fitting import Call, Posed
 from sparsegp.estimators.given import Given
-from sparsegp.estimators.opening import Needs, Opened, cluster_of, is_dask, named_cluster
-from sparsegp.estimators.progress import Intention, StepListener, with_callbacks
+from sparsegp.estimators.listener import Intention, StepListener, with_callbacks
+from sparsegp.estimators.opening import Needs, Opened, cluster_of, first_of_stream, is_dask, named_cluster
 from sparsegp.files import schema
 from sparsegp.fit import posing
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.checkpoint import Checkpoint, Resumption, task_name
 from sparsegp.fit.model import Model, RowSumOf
-from sparsegp.fit.pipeline import Progress
 from sparsegp.fit.posing import AskedModel, is_auto
 from sparsegp.fit.problem import CALIBRATIONS, Problem, StepOptions
+from sparsegp.fit.progress import Progress
 from sparsegp.fit.trends import TRENDS
 from sparsegp.infer.anytime import Reading
 from sparsegp.kernels import get as kernel_class
@@ -556,11 +556,7 @@ class SparseGPRegressor(Estimator):
                 f"approximation={approx.name!r} cannot be updated: it has no additive statistics. Use 'vfe', 'fitc' or "
                 "another approximation with inducing inputs, or fit again on all rows."
             )
-        # Where blocks are not places every batch of a stream is one, and so is the first.
-        if approx.by_block and not approx.is_local and given.blocks is None and given.cluster is None:
-            batch, _ = checks.training_batch(self, given)
-            given = replace(given, blocks=np.zeros(len(batch), dtype=np.int64))
-        return self._fit(self._call(given, sums=True))
+        return self._fit(self._call(first_of_stream(self, given, approx), sums=True))
 
     @memory.explained
     def forget(

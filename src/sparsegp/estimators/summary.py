@@ -14,7 +14,7 @@ CELL = "text-align:left;padding:.15em .8em .15em 0;vertical-align:top"
 
 def fitted_html(model: Any) -> str:
     """A table for the page of a notebook, in its own colours; empty before the fit."""
-    if "fitted_" not in vars(model):
+    if not hasattr(model, "fitted_"):
         return ""
     lines = "".join(
         f'<tr><th style="{CELL}">{escape(name)}</th><td style="{CELL}">{escape(value)}</td></tr>'

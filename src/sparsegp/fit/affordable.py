@@ -3,43 +3,15 @@ from and to choose inducing inputs from. All rows with a smaller model come befo
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from sparsegp.core import inducing
 from sparsegp.core.block import MemoryRows, Rows
 from sparsegp.core.partition import Partition, kernel_metric
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.problem import Problem
-
-
-@dataclass(frozen=True)
-class Fractions:
-    """Of the remaining budget for blocks and for inducing inputs; and the work of `neighbourhoods.learn` and
-    `kmeans_partition`, in scans of all rows and in assignments to all blocks.
-
-    A row costs about the power `row_power` of the inducing inputs. Choosing those from fewer than `rows_per_inducing`
-    rows for each is not worth it; a trial of `trial` of the inputs and rows tells what it costs.
-    """
-
-    fewest_inducing: int = 64
-    row_power: float = 1.5
-    rows_per_inducing: int = 4
-    trial: float = 0.25
-    start: float = 0.3
-    blocks: float = 0.3
-    inducing: float = 0.2
-    start_scans: int = 2000
-    partition_passes: int = 6
-    scan_rows: int = 131_072
-    assigned_rows: int = 4096
-    fewest_start_seconds: float = 4.0
-
-
-FRACTIONS = Fractions()
 
 
 def sampled(problem: Problem, rows: Rows, n_rows: int, rng: np.random.Generator) -> tuple[Problem, MemoryRows]:
@@ -59,32 +31,32 @@ def for_all_rows(problem: Problem, n_rows: int, budget: Budget) -> Problem:
 
     The cost of a row was measured with those of the problem; the budget is told what it will be.
     """
-    wanted = problem.n_inducing
+    wanted, fractions = problem.n_inducing, budget.options.fractions
     if not budget.limited or not isinstance(problem.inducing, str) or budget.row_seconds == 0.0:
         return problem
     share = budget.options.most_for_pass * max(budget.remaining, 0.0) / budget.pass_seconds(n_rows)
-    within = math.floor(wanted * min(1.0, share) ** (1.0 / FRACTIONS.row_power))
-    n_inducing = max(within, min(wanted, FRACTIONS.fewest_inducing))
-    budget.row_seconds *= (n_inducing / wanted) ** FRACTIONS.row_power
+    within = math.floor(wanted * min(1.0, share) ** (1.0 / fractions.row_power))
+    n_inducing = max(within, min(wanted, fractions.fewest_inducing))
+    budget.row_seconds *= (n_inducing / wanted) ** fractions.row_power
     return replace(problem, n_inducing=n_inducing)
 
 
 def rows_in_blocks(problem: Problem, rows: Rows, budget: Budget, fewest: int) -> int:
     """Rows that can be sorted into blocks within a fraction of the budget; all if that fits."""
-    n = len(rows)
+    n, fractions = len(rows), budget.options.fractions
     if not (budget.limited and problem.approx.by_block) or problem.labels is not None:
         return n
-    pairs = FRACTIONS.partition_passes * _pair_seconds(problem, rows, budget) * problem.wanted_blocks(n) / n
-    return _halved(n, fewest, lambda n: pairs * n * n > FRACTIONS.blocks * budget.remaining)
+    pairs = fractions.partition_passes * _pair_seconds(problem, rows, budget) * problem.wanted_blocks(n) / n
+    return _halved(n, fewest, lambda n: pairs * n * n > fractions.blocks * budget.remaining)
 
 
 def rows_to_start_from(rows: Rows, budget: Budget, fewest: int) -> int:
     """Rows among which neighbourhoods can be looked for within a fraction of the budget."""
-    n = len(rows.sample)
+    n, fractions = len(rows.sample), budget.options.fractions
     if not budget.limited:
         return n
-    scans = FRACTIONS.start_scans * _scan_seconds(rows, budget)
-    return _halved(n, fewest, lambda n: scans * n > FRACTIONS.start * budget.remaining)
+    scans = fractions.start_scans * _scan_seconds(rows, budget)
+    return _halved(n, fewest, lambda n: scans * n > fractions.start * budget.remaining)
 
 
 def _halved(n: int, fewest: int, is_dear: Callable[[int], bool]) -> int:
@@ -96,33 +68,27 @@ def _halved(n: int, fewest: int, is_dear: Callable[[int], bool]) -> int:
 
 def worth_a_local_start(budget: Budget) -> bool:
     """Neighbourhoods cost some seconds before they tell anything."""
-    return budget.remaining > FRACTIONS.fewest_start_seconds
+    return budget.remaining > budget.options.fractions.fewest_start_seconds
 
 
 def rows_to_select_from(problem: Problem, rows: MemoryRows, budget: Budget, rng: np.random.Generator) -> int:
     """Rows to choose inducing inputs from within a fraction of the budget; 0: too few to be worth it."""
     if not budget.limited or not isinstance(problem.inducing, str):
         return len(rows)
-    few = max(1, int(FRACTIONS.trial * problem.n_inducing))
-    index = torch.from_numpy(
-        np.sort(rng.choice(len(rows), min(len(rows), 2 * FRACTIONS.rows_per_inducing * few), False))
-    )
+    fractions = budget.options.fractions
+    few = max(1, int(fractions.trial * problem.n_inducing))
+    tried = min(len(rows), 2 * fractions.rows_per_inducing * few)
+    index = torch.from_numpy(np.sort(rng.choice(len(rows), tried, replace=False)))
     started = budget.clock()
-    select_inducing(replace(problem, n_inducing=few), rows.subset(index), rng)
+    replace(problem, n_inducing=few).select_inducing(rows.subset(index).all, rng)
     row_seconds = (budget.clock() - started) / len(index) * problem.n_inducing / few
-    n = len(rows) if row_seconds <= 0.0 else min(len(rows), int(FRACTIONS.inducing * budget.remaining / row_seconds))
-    return n if n >= min(len(rows), FRACTIONS.rows_per_inducing * problem.n_inducing) else 0
-
-
-def select_inducing(problem: Problem, rows: MemoryRows, rng: np.random.Generator) -> Tensor:
-    block = rows.all
-    X, kernel = block.X.to(torch.float64), problem.start.kernel
-    return inducing.select_inducing(problem.inducing, kernel, X, problem.n_inducing, rng, block.weight)
+    n = len(rows) if row_seconds <= 0.0 else min(len(rows), int(fractions.inducing * budget.remaining / row_seconds))
+    return n if n >= min(len(rows), fractions.rows_per_inducing * problem.n_inducing) else 0
 
 
 def _scan_seconds(rows: Rows, budget: Budget) -> float:
     """Of one row, when the nearest rows to a point are looked for."""
-    X = rows.sample.all.X[: FRACTIONS.scan_rows]
+    X = rows.sample.all.X[: budget.options.fractions.scan_rows]
     started = budget.clock()
     (X - X[0]).square_().sum(1).topk(min(500, len(X)), largest=False)
     return (budget.clock() - started) / len(X)
@@ -131,7 +97,7 @@ def _scan_seconds(rows: Rows, budget: Budget) -> float:
 def _pair_seconds(problem: Problem, rows: Rows, budget: Budget) -> float:
     """Of one row and one block, when rows are assigned to blocks."""
     metric = kernel_metric(problem.start.kernel, rows.n_features)
-    X = rows.sample.all.X[: FRACTIONS.assigned_rows].to(torch.float64) * metric
+    X = rows.sample.all.X[: budget.options.fractions.assigned_rows].to(torch.float64) * metric
     centroids = X[torch.arange(problem.wanted_blocks(len(rows))) % len(X)]
     started = budget.clock()
     Partition(centroids).assign(X)

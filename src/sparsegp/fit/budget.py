@@ -11,12 +11,36 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
+class Fractions:
+    """Of the remaining budget for a start, blocks and inducing inputs; and the work of `neighbourhoods.learn` and
+    `kmeans_partition`, in scans of all rows and in assignments to all blocks.
+
+    A row costs about the power `row_power` of the inducing inputs. Choosing those from fewer than `rows_per_inducing`
+    rows for each is not worth it; a trial of `trial` of the inputs and rows tells what it costs.
+    """
+
+    fewest_inducing: int = 64
+    row_power: float = 1.5
+    rows_per_inducing: int = 4
+    trial: float = 0.25
+    start: float = 0.3
+    blocks: float = 0.3
+    inducing: float = 0.2
+    start_scans: int = 2000
+    partition_passes: int = 6
+    scan_rows: int = 131_072
+    assigned_rows: int = 4096
+    fewest_start_seconds: float = 4.0
+
+
+@dataclass(frozen=True)
 class BudgetOptions:
     """How a budget is divided between learning and one pass of inference.
 
     An evaluation of the objective with its gradient costs several passes of inference. A pass that would take more
     than `most_for_pass` of what is left is not waited for: learning leaves `least_for_steps` of it to a part of the
-    rows. A pass goes in pieces of `piece` of what is left, so that the clock is looked at in between.
+    rows. A pass goes in pieces of `piece` of what is left, so that the clock is looked at in between. `fractions` are
+    for what comes before learning.
     """
 
     passes_per_evaluation: float = 2.0
@@ -24,6 +48,7 @@ class BudgetOptions:
     most_for_pass: float = 0.5
     least_for_steps: float = 0.25
     piece: float = 0.1
+    fractions: Fractions = field(default_factory=Fractions)
 
 
 @dataclass

@@ -24,12 +24,12 @@ from sparsegp.committee.split import Nearest
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.core.left_out import LeftOut
-from sparsegp.core.partition import Partition
+from sparsegp.core.partition import NO_BLOCK, Blocking
 from sparsegp.core.predictive import Array, Joint, NoiseMixture
 from sparsegp.errors import InputError
-from sparsegp.fit.blocking import NO_BLOCK, Blocking, require_integers
+from sparsegp.fit.blocking import require_integers
 from sparsegp.fit.committee_left_out import left_out_of_committee
-from sparsegp.fit.model import NOISE_IS_OF_ALL_ROWS
+from sparsegp.fit.learned_noise import NOISE_IS_OF_ALL_ROWS
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer.drift import Innovations, RecentLevel
 from sparsegp.infer.recursive import OUTLIER_SQ
@@ -116,24 +116,15 @@ class Members:
 
     def for_labels(self, block: Block, labels: ArrayLike | None) -> "Members":
         """With experts, still without rows, for labels not seen before."""
-        blocking = self.blocking
-        if labels is None or blocking is None or blocking.originals is None:
+        if labels is None or self.blocking is None:
             return self
-        given = torch.from_numpy(np.asarray(labels).astype(np.int64))
-        unseen = given[torch.isin(given, blocking.originals, invert=True)].unique()
+        unseen, given = self.blocking.unseen(labels), np.asarray(labels)
         if not len(unseen):
             return self
-        new = [self._new_expert(block.take(given == label), int(label)) for label in unseen]
-        X = block.X.to(torch.float64) * blocking.metric
-        means = torch.stack([X[given == label].mean(0) for label in unseen])
-        originals, order = torch.cat([blocking.originals, unseen]).sort()
-        centroids = torch.cat([blocking.partition.centroids, means])[order]
+        new = [self._new_expert(block.take(torch.from_numpy(given == label)), label) for label in unseen.tolist()]
+        blocking, order = self.blocking.with_labels(unseen, block.X, labels)
         members = (*self.others, *new)
-        return replace(
-            self,
-            others=tuple(members[k] for k in order.tolist()),
-            blocking=Blocking(Partition(centroids), blocking.metric, originals),
-        )
+        return replace(self, others=tuple(members[k] for k in order.tolist()), blocking=blocking)
 
     def _new_expert(self, block: Block, label: int) -> Member:
         """Inducing inputs are chosen from the first rows; the label seeds the choice."""
@@ -197,18 +188,10 @@ class Members:
         placed = threads.place(specs, [spec.inference_work for spec in specs])
         for k, trained in zip(again, threads.map(shared_learning.train, placed, hyper, shared), strict=True):
             others[k] = Member.of(others[k].spec, trained)
-        return replace(self, common=common, others=tuple(others), blocking=_moved(self.blocking, others, changed))
-
-
-def _moved(blocking: Blocking | None, others: Sequence[Member], changed: Iterable[int]) -> Blocking | None:
-    """Experts by labels of the user are located at the mean of their rows."""
-    if blocking is None or blocking.originals is None:
-        return blocking
-    centroids = blocking.partition.centroids.clone()
-    for k in changed:
-        if k != COMMON and len(others[k].spec.block):
-            centroids[k] = (others[k].spec.block.X.to(torch.float64) * blocking.metric).mean(0)
-    return blocking.moved_to(centroids)
+        blocking = self.blocking
+        if blocking is not None:
+            blocking = blocking.with_moved_means({k: others[k].spec.block.X for k in changed if k != COMMON})
+        return replace(self, common=common, others=tuple(others), blocking=blocking)
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,17 @@ from sparsegp.committee.split import Split, split
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Block, MemoryRows, Rows
-from sparsegp.core.partition import kernel_metric
+from sparsegp.core.partition import Blocking, kernel_metric
 from sparsegp.errors import InputError
 from sparsegp.fit import affordable
-from sparsegp.fit.blocking import Blocking
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.committee_model import CommitteeModel, Member, Members
 from sparsegp.fit.problem import CommitteeSpec, NoiseSpec, Problem, Start
-from sparsegp.fit.start import learned_noise_start, local_start, until_interrupted
+from sparsegp.fit.progress import learning_report
+from sparsegp.fit.start import StopRequest, learned_noise_start, local_start, until_interrupted
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.sum_objective import place
-from sparsegp.learn.trace import LearningResult, LearningStep, is_over
+from sparsegp.learn.trace import LearningResult, Terms
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_start import NoiseStart, noise_start
 
@@ -64,8 +64,8 @@ class _Task:
     split: Split
 
 
-def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[CommitteeModel, list[LearningResult], dict[str, Any]]:
-    """The committee, how it learned, and the record of it. Its rows are in memory: experts get theirs from there."""
+def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[CommitteeModel, dict[str, Any]]:
+    """The committee, and the record of how it learned. Its rows are in memory: experts get theirs from there."""
     committee = problem.committee
     assert committee is not None
     if not isinstance(rows, MemoryRows):
@@ -100,13 +100,9 @@ def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[CommitteeModel, l
     info = {
         "n_experts": len(specs),
         "rows_per_expert": _sizes(parts),
-        "jitter": inference.jitter,
-        "inference_seconds": budget.clock() - started,
-        "learning_seconds": sum(stage.seconds for stage in stages),
-        "evaluations": sum(stage.evaluations for stage in stages),
-        "stages": stages,
+        **learning_report(stages, inference.jitter, budget.clock() - started),
     }
-    return _model(task, recipe, hyper, specs, inference), stages, info
+    return _model(task, recipe, hyper, specs, inference), info
 
 
 def _sizes(parts: Split) -> tuple[int, int, int]:
@@ -148,18 +144,12 @@ def _learned(
     stages = list(problem.start.stages)
     if problem.optimizer is None or problem.start.stopped:
         return None, stages
-    lesson = shared_learning.Lesson(
-        task.limits,
-        problem.optimizer,
-        problem.learn_inducing,
-        problem.rng,
-        committee.executor,
-        problem.learning.committee.schedule,
-        problem.on_step,
-    )
+    terms = Terms(task.limits, problem.rng, problem.optimizer, problem.on_step, budget.deadline(1.0))
+    options = problem.learning.committee
+    lesson = shared_learning.Lesson(terms, problem.learn_inducing, committee.executor, options.schedule)
     if budget.limited:
         work = shared_learning.inference_work(specs, communicates=committee.aggregation.communicates)
-        lesson = replace(lesson, deadline=budget.deadline(1.0), inference_work=work)
+        lesson = replace(lesson, inference_work=work)
     reached: shared_learning.Learned | None = None
 
     def learn() -> list[LearningResult]:
@@ -185,28 +175,13 @@ def _started(problem: Problem, committee: CommitteeSpec, block: Block, budget: B
     learns_noise, is_local = problem.noise is not None, affordable.worth_a_local_start(budget)
     if problem.optimizer is None or (not learns_noise and (committee.n_experts == 1 or not is_local)):
         return problem.start
-    fractions = problem.learning.noise_fractions
-    start_until, global_until = budget.deadline(fractions.start), budget.deadline(fractions.global_start)
-    asked = False
-
-    def stops(step: LearningStep) -> bool:
-        nonlocal asked
-        asked = asked or (problem.on_step is not None and problem.on_step(step))
-        return asked
-
-    def on_step(step: LearningStep) -> bool:
-        return stops(step) or is_over(start_until)
-
-    def on_global_step(step: LearningStep) -> bool:
-        return stops(step) or is_over(global_until)
-
-    given = block, problem.start, problem.optimizer, problem.rng, problem.learning, on_step
+    asked, until = StopRequest(problem.on_step), budget.deadline(problem.learning.noise_fractions.start)
     if learns_noise:
-        start = learned_noise_start(*given, local=is_local, on_global_step=on_global_step)
+        start = learned_noise_start(problem, block, budget, asked, local=is_local)
     else:
-        start = local_start(*given)
+        start = local_start(problem, block, asked.or_late(until))
     # a start that was short of time is no reason not to learn
-    return start if asked else start.going_on()
+    return start if asked.made else start.going_on()
 
 
 Setup = tuple[Recipe | noise_experts.LearnedNoiseRecipe, Hyperparameters]

@@ -7,21 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegp.core import inducing
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.core.dense import ExactPosterior, NystromPosterior, require_dense_size
 from sparsegp.core.posterior import LatentPosterior
 from sparsegp.core.prior import SparsePrior
 from sparsegp.errors import InputError
+from sparsegp.fit.budget import Budget
 from sparsegp.fit.model import Found, Model
 from sparsegp.fit.problem import Problem
+from sparsegp.fit.progress import learning_report
 from sparsegp.fit.start import until_interrupted
 from sparsegp.infer import batch
 from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.objective import ExactObjective
 from sparsegp.learn.schedules import OPTIMIZERS, learn
-from sparsegp.learn.trace import Deadline, LearningResult
+from sparsegp.learn.trace import Deadline, LearningResult, Terms
 
 LEAST_NOISE_OF_NYSTROM = 2.0**-104
 """Of the variance of f: the square of the rounding of double precision."""
@@ -39,48 +40,38 @@ def in_memory(approx: Approximation, rows: Rows) -> MemoryRows:
     )
 
 
-def fit(
-    problem: Problem, rows: MemoryRows, deadline: Deadline | None
-) -> tuple[Model, list[LearningResult], dict[str, Any]]:
-    started = time.perf_counter()
-    hyper, learning, posterior, evidence, jitter = _FITTERS[problem.approx.family](problem, rows, deadline)
+def fit(problem: Problem, rows: Rows, budget: Budget) -> tuple[Model, dict[str, Any]]:
+    """Learning ends early enough for the posterior."""
+    deadline = budget.learning_deadline(0, (1.0 - problem.steps.dense_fraction) * budget.remaining)
+    held, started = in_memory(problem.approx, rows), time.perf_counter()
+    hyper, learning, posterior, evidence, jitter = _FITTERS[problem.approx.family](problem, held, deadline)
     hyper.clear_gradient()
     known, n = rows.mean_noise_var, len(rows)
-    noise_var = float(hyper.noise_var) if known is None else known
-    info = {
-        "jitter": jitter,
-        "inference_seconds": time.perf_counter() - started - sum(stage.seconds for stage in learning),
-        "learning_seconds": sum(stage.seconds for stage in learning),
-        "evaluations": sum(stage.evaluations for stage in learning),
-        "stages": learning,
-    }
+    info = learning_report(learning, jitter, 0.0)
+    info["inference_seconds"] = time.perf_counter() - started - info["learning_seconds"]
     model = Model(
         problem.approx,
         hyper.kernel,
-        noise_var,
+        float(hyper.noise_var) if known is None else known,
         hyper.inducing.detach(),
         found=Found(posterior, evidence),
         known_noise=known is not None,
         n_arrived=n,
         n_rows=n,
     )
-    return model, learning, info
+    return model, info
 
 
 def _nystrom(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit:
-    chosen = _selected(problem, rows)
-    learned = problem.learn_inducing and chosen.shape[0] < len(rows)
-    hyper = _hyperparameters(problem, rows.all, chosen, learn_inducing=learned)
+    hyper = problem.hyperparameters(rows, problem.select_inducing(rows.all, problem.rng))
     _require_noise(hyper.prior(problem.approx), rows.all)
     learning: list[LearningResult] = []
     optimizer = problem.optimizer
     if optimizer is not None:
         limits = problem.learning.start.limits(rows.all, problem.start.noise_var)
         schedule = problem.learning.schedules.of(problem.approx, optimizer)
-        given: dict[str, Any] = {"schedule": schedule, "on_step": problem.on_step, "deadline": deadline}
-        learning = until_interrupted(
-            lambda: learn(rows, problem.approx, hyper, limits, optimizer=optimizer, rng=problem.rng, **given)
-        )
+        terms = Terms(limits, problem.rng, optimizer, problem.on_step, deadline)
+        learning = until_interrupted(lambda: learn(rows, problem.approx, hyper, terms, schedule))
     prior = hyper.prior(problem.approx)
     _, posterior, info = batch.infer(prior, rows)
     nystrom = NystromPosterior.build(prior, rows.all, posterior.q, clip=problem.clip_variances)
@@ -106,13 +97,13 @@ def _exact(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit
 
 def _subset(problem: Problem, rows: MemoryRows, deadline: Deadline | None) -> Fit:
     block = rows.all
-    index = _nearest_rows(block.X.to(torch.float64), _selected(problem, rows))
+    index = _nearest_rows(block.X.to(torch.float64), problem.select_inducing(block, problem.rng))
     return _on(problem, rows, block.take(index), deadline)
 
 
 def _on(problem: Problem, rows: MemoryRows, block: Block, deadline: Deadline | None) -> Fit:
     require_dense_size(len(block))
-    hyper = _hyperparameters(problem, rows.all, block.X, learn_inducing=False)
+    hyper = problem.hyperparameters(rows, block.X, learn_inducing=False)
     learning: list[LearningResult] = []
     if problem.optimizer is not None:
         climb = OPTIMIZERS[problem.optimizer]
@@ -122,17 +113,6 @@ def _on(problem: Problem, rows: MemoryRows, block: Block, deadline: Deadline | N
         )
     posterior = ExactPosterior.build(hyper.kernel, block, hyper.noise_var, hyper.trend)
     return hyper, learning, posterior, posterior.log_evidence, posterior.C.jitter
-
-
-def _hyperparameters(problem: Problem, block: Block, chosen: Tensor, *, learn_inducing: bool) -> Hyperparameters:
-    start, learn_noise = problem.start, block.noise_var is None
-    learned = {"learn_noise": learn_noise, "learn_inducing": learn_inducing}
-    return Hyperparameters(start.kernel, start.noise_var, chosen, **learned, trend=problem.trend)
-
-
-def _selected(problem: Problem, rows: MemoryRows) -> Tensor:
-    X, kernel = rows.all.X.to(torch.float64), problem.start.kernel
-    return inducing.select_inducing(problem.inducing, kernel, X, problem.n_inducing, problem.rng, rows.all.weight)
 
 
 def _nearest_rows(X: Tensor, targets: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from sparsegp.calibration import shape_learning, trees
 from sparsegp.calibration.calibration import Calibration
 from sparsegp.calibration.scale import LocalScale, surroundings
 from sparsegp.calibration.shape_learning import LearnedShape, ShapeOptions
+from sparsegp.core import reasons
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block, MemoryRows, Rows, equal_rows
 from sparsegp.core.local import LocalPosterior
@@ -31,10 +32,10 @@ from sparsegp.fit.blocking import arranged
 from sparsegp.fit.budget import Budget
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.model import Found, Model
-from sparsegp.fit.pipeline import Progress
 from sparsegp.fit.problem import SCALE, SHAPE, CalibrationOptions, Problem
+from sparsegp.fit.progress import Progress
 from sparsegp.fit.scaling import Scaling
-from sparsegp.infer import anytime_run, batch
+from sparsegp.infer import batch
 from sparsegp.learn.trace import is_over
 
 
@@ -184,7 +185,7 @@ def _holding_out(
         yield replace(done, rows_seen=rows.total_weight, fraction=1.0)
         return
     # one pass over the rows that were not held out is not one over all of them
-    reason = anytime_run.TIME_IS_UP if last.reason in (pipeline.ONE_PASS, anytime_run.EXACT) else last.reason
+    reason = reasons.TIME_IS_UP if last.reason in (reasons.ONE_PASS, reasons.EXACT) else last.reason
     yield _of_all(replace(done, reason=reason), len(train), rows)
 
 

@@ -3,16 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from sparsegp.core.block import Block, BlockStore, MemoryRows
-from sparsegp.core.partition import Partition
-from sparsegp.data.rows import DiskRows
+from sparsegp.core.partition import Blocking
+from sparsegp.data.disk_rows import DiskRows
 from sparsegp.errors import InputError
-from sparsegp.fit.blocking import Blocking
 from sparsegp.infer import recursive, revise
 from sparsegp.infer.recursive import FilterState, StepInfo
 
@@ -220,27 +218,14 @@ def with_new_labels(
     blocking: Blocking, kept: KeptRows, block: Block, labels: ArrayLike | None
 ) -> tuple[Blocking, KeptRows]:
     """Where blocks are labels of the user, a label not seen before is a new block, without rows as yet."""
-    if labels is None or blocking.originals is None:
+    unseen = blocking.unseen(labels)
+    if labels is None or not len(unseen):
         return blocking, kept
-    given = torch.from_numpy(np.asarray(labels).astype(np.int64, casting="same_kind"))
-    unseen = given[torch.isin(given, blocking.originals, invert=True)].unique()
-    if not len(unseen):
-        return blocking, kept
-    X = block.X.to(torch.float64) * blocking.metric
-    means = torch.stack([X[given == label].mean(0) for label in unseen])
-    originals, order = torch.cat([blocking.originals, unseen]).sort()
-    centroids = torch.cat([blocking.partition.centroids, means])[order]
+    blocking, order = blocking.with_labels(unseen, block.X, labels)
     empty = Kept(block, torch.arange(len(block))).take(slice(0, 0))
     members = (*kept.members, *(empty for _ in unseen))
-    return Blocking(Partition(centroids), blocking.metric, originals), KeptRows(tuple(members[k] for k in order))
+    return blocking, KeptRows(tuple(members[k] for k in order))
 
 
 def with_moved_means(blocking: Blocking, kept: KeptRows, changed: Tensor) -> Blocking:
-    """Where blocks are labels of the user, they are located at the mean of their rows."""
-    if blocking.originals is None:
-        return blocking
-    centroids = blocking.partition.centroids.clone()
-    for k in changed.unique().tolist():
-        if len(kept.block(k)):
-            centroids[k] = (kept.block(k).X.to(torch.float64) * blocking.metric).mean(0)
-    return blocking.moved_to(centroids)
+    return blocking.with_moved_means({k: kept.block(k).X for k in changed.unique().tolist()})

@@ -37,7 +37,7 @@ from sparsegp.learn import lbfgs, neighbourhoods
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.neighbourhoods import Opening, Rounds
 from sparsegp.learn.sum_objective import threaded_sum
-from sparsegp.learn.trace import Deadline
+from sparsegp.learn.trace import Deadline, Terms
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.noise_start import noise_start
 from sparsegp.parallel import Threads
@@ -363,6 +363,6 @@ def learned(
         start.kernel, start.noise_var, block.X[:1], learn_noise=block.noise_var is None, learn_inducing=False
     )
     with suppress(FactorizationError):
-        neighbourhoods.learn(block, hyper, limits, optimizer="lbfgs", rng=rng, rounds=rounds, deadline=deadline)
+        neighbourhoods.learn(block, hyper, Terms(limits, rng, deadline=deadline), rounds)
     hyper.clear_gradient()
     return hyper

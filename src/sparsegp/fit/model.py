@@ -18,15 +18,16 @@ from sparsegp.core.block import CHUNK_ROWS, Block, MemoryRows, Rows
 from sparsegp.core.dense import ExactPosterior, NystromPosterior
 from sparsegp.core.left_out import OTHER_ROWS, LeftOut, LeftOutOfRows, left_out_of_exact, left_out_of_nystrom
 from sparsegp.core.local import LocalPosterior
+from sparsegp.core.partition import NO_BLOCK, Blocking
 from sparsegp.core.posterior import LatentPosterior, SparsePosterior
-from sparsegp.core.predictive import Gaussian, Joint, NoiseMixture
+from sparsegp.core.predictive import Gaussian, Joint
 from sparsegp.core.prior import SparsePrior
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.core.trend import Trend
-from sparsegp.data.rows import DiskRows
+from sparsegp.data.disk_rows import DiskRows
 from sparsegp.errors import FingerprintError, InputError
 from sparsegp.fit import kept as kept_rows
-from sparsegp.fit.blocking import NO_BLOCK, Blocking, require_blocks, require_labels
+from sparsegp.fit.blocking import require_blocks, require_labels
 from sparsegp.fit.kept import KeptRows
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import recursive, revise
@@ -34,13 +35,6 @@ from sparsegp.infer.batch import BatchState, statistics_of
 from sparsegp.infer.drift import Array, Innovations, RecentLevel, clipped_total
 from sparsegp.infer.recursive import FilterState
 from sparsegp.kernels import Kernel
-from sparsegp.noise.process import NoiseProcess
-
-NOISE_IS_OF_ALL_ROWS = (
-    "A model with learned noise has no leave-one-out predictions in closed form: the posterior of its noise process "
-    "depends on every row, and without one of them it would have to be found again by iteration. Hold rows out "
-    "instead, or name an approximation, as 'pic', and fit again."
-)
 
 
 @dataclass(frozen=True)
@@ -389,116 +383,6 @@ class Model:
     def reported(self) -> "Model":
         level = self.level.reported_once()
         return self if level is self.level else replace(self, level=level)
-
-
-@dataclass(frozen=True)
-class LearnedNoiseModel:
-    """A model of f and the process g of its log noise variance (001).
-
-    Rows that come later count with the noise that is expected at their place: f is then exactly that of one pass over
-    all rows, and the noise process stays as it was learned. `bound` - `mean.log_evidence` is what the bound has
-    besides the evidence of f.
-    """
-
-    mean: Model
-    process: NoiseProcess
-    bound: float
-    noise_var: float
-    learns_noise: ClassVar[bool] = True
-
-    @property
-    def approx(self) -> Approximation:
-        return self.mean.approx
-
-    @property
-    def kernel(self) -> Kernel:
-        return self.mean.kernel
-
-    @property
-    def inducing(self) -> Tensor:
-        return self.mean.inducing
-
-    @property
-    def posterior(self) -> LatentPosterior:
-        return self.mean.posterior
-
-    @property
-    def trend(self) -> Trend | None:
-        return self.mean.trend
-
-    @property
-    def blocking(self) -> Blocking | None:
-        return self.mean.blocking
-
-    @property
-    def log_evidence(self) -> float:
-        return self.bound
-
-    @property
-    def innovations(self) -> Innovations:
-        return self.mean.innovations
-
-    @property
-    def known_noise(self) -> bool:
-        return False
-
-    @property
-    def n_rows(self) -> int:
-        return self.mean.n_rows
-
-    def check_labels(self, blocks: ArrayLike | None, n_rows: int) -> None:
-        self.mean.check_labels(blocks, n_rows)
-
-    def expected(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> Array:
-        return self.mean.expected(X, blocks, scaling)
-
-    def forecast(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> NoiseMixture:
-        moments = scaling.raw_moments(*self.mean.marginals(X, blocks))
-        return NoiseMixture(*moments, *self._log_noise(X, scaling))
-
-    def joint_forecast(self, X: Tensor, blocks: ArrayLike | None, scaling: Scaling) -> Joint:
-        _, cov = scaling.raw_moments(*self.mean.joint(X, blocks))
-        return Joint.of(self.forecast(X, blocks, scaling), cov)
-
-    def _log_noise(self, X: Tensor, scaling: Scaling) -> tuple[Array, Array]:
-        """Mean and variance of g at each row, for squared units of the user's y."""
-        mean, var = self.process.predict(X)
-        return mean.numpy() + scaling.log_noise_shift, var.numpy()
-
-    def add(self, block: Block, labels: ArrayLike | None = None) -> "LearnedNoiseModel":
-        return self._after(self.mean.add(self._with_noise(block), labels), block, +1.0)
-
-    def remove(self, block: Block, labels: ArrayLike | None = None) -> "LearnedNoiseModel":
-        return self._after(self.mean.remove(self._with_noise(block), labels), block, -1.0)
-
-    def scale(self, factor: float) -> "LearnedNoiseModel":
-        raise InputError("half_life is not for models with learned noise: fit again when the noise itself changes.")
-
-    def merge(self, other: "LearnedNoiseModel") -> "LearnedNoiseModel":
-        raise InputError(
-            "A model with learned noise cannot be merged: its noise process belongs to its own rows. "
-            "Name an approximation, as 'pic', and fit again."
-        )
-
-    def require_left_out(self) -> None:
-        raise InputError(NOISE_IS_OF_ALL_ROWS)
-
-    def left_out(self, rows: Rows) -> LeftOut:
-        raise InputError(NOISE_IS_OF_ALL_ROWS)
-
-    def reported(self) -> "LearnedNoiseModel":
-        return replace(self, mean=self.mean.reported())
-
-    def _with_noise(self, block: Block) -> Block:
-        """Rows with the noise variance R = exp(mu_g - v_g/2) of their places."""
-        return replace(block, noise_var=self.process.moments(block.X).R)
-
-    def _after(self, mean: Model, block: Block, sign: float) -> "LearnedNoiseModel":
-        """The bound is J(R) - sum_i w_i v_g,i/4 - KL: with the rows both sums change, and KL does not."""
-        spread = 0.25 * float(block.weights @ self.process.moments(block.X).var)
-        before = self.mean.filter_state.log_evidence
-        bound = self.bound + mean.log_evidence - before - sign * spread
-        return replace(self, mean=replace(mean, noise_var=self.mean.noise_var), bound=bound)
 
 
 def _groups(approx: Approximation, block: Block, labels: ArrayLike | None) -> list[Block]:

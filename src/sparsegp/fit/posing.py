@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -13,7 +12,7 @@ from sparsegp import linalg
 from sparsegp.core import approximations
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block, MemoryRows, Rows
-from sparsegp.core.trend import Trend, detrended
+from sparsegp.core.trend import Trend
 from sparsegp.data.open import OpeningOptions
 from sparsegp.errors import InputError
 from sparsegp.fit import kernel_choice
@@ -21,8 +20,7 @@ from sparsegp.fit.budget import Budget, BudgetOptions, Clock
 from sparsegp.fit.kernel_choice import KernelOptions
 from sparsegp.fit.learning_options import LearningOptions
 from sparsegp.fit.problem import AUTO, CalibrationOptions, Problem, Start, StepOptions
-from sparsegp.fit.scaling import Scaling
-from sparsegp.fit.start import starting_point
+from sparsegp.fit.start import StartRows, starting_point
 from sparsegp.fit.trends import TrendOptions, trend_of
 
 OF_SUMS = "vfe"
@@ -104,21 +102,14 @@ class AskedStart:
 
 
 def begun(
-    asked: AskedStart,
-    block: Block,
-    scaling: Scaling,
-    groups: Sequence[int] | None,
-    rng: np.random.Generator,
-    options: FitOptions,
-    budget: Budget,
+    asked: AskedStart, rows: StartRows, rng: np.random.Generator, options: FitOptions, budget: Budget
 ) -> tuple[Start, Trend | None]:
     """Where learning starts, and the trend; `kernel="auto"` is chosen here or later, from what the trend leaves."""
-    trend = asked.settled_trend(block, options.trend)
-    left = detrended(block, trend)
+    trend = asked.settled_trend(rows.block, options.trend)
+    rows = replace(rows, trend=trend)
 
     def start_of(kernel: Any, own: np.random.Generator, *, warns: bool = False) -> Start:
-        given = kernel, asked.noise_var, scaling, block, left, own, options.learning.start
-        return starting_point(*given, warns=warns, trend=trend, groups=groups)
+        return starting_point(kernel, asked.noise_var, rows, own, options.learning.start, warns=warns)
 
     if not is_auto(asked.kernel):
         return start_of(asked.kernel, rng, warns=asked.normalize and asked.optimizer is not None), trend
@@ -127,7 +118,7 @@ def begun(
     def chosen() -> Start:
         with linalg.flushed_denormals():
             known = budget, asked.judge, choice
-            found = kernel_choice.chosen_kernel(start_of, asked.optimizer, left, rng, *known)
+            found = kernel_choice.chosen_kernel(start_of, asked.optimizer, rows.left, rng, *known)
         return replace(start_of(found.name, rng), local=found.local)
 
     if not asked.later:

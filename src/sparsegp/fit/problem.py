@@ -5,17 +5,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from sparsegp.calibration.shape_learning import ShapeOptions
 from sparsegp.calibration.trees import TreeOptions
 from sparsegp.committee.aggregation import Aggregation
+from sparsegp.core import inducing
 from sparsegp.core.approximations import Approximation
+from sparsegp.core.block import Block, Rows
 from sparsegp.core.reasons import INTERRUPTED
 from sparsegp.core.trend import Trend
 from sparsegp.fit.learning_options import LearningOptions
 from sparsegp.infer.anytime import Reading
 from sparsegp.kernels import Kernel
+from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.schedules import StageKeeper
 from sparsegp.learn.trace import LearningResult, StepCallback
 from sparsegp.parallel import Executor, Threads
@@ -183,3 +188,13 @@ class Problem:
 
     def wanted_blocks(self, n_rows: int) -> int:
         return self.n_blocks or max(1, round(n_rows / self.n_inducing))
+
+    def select_inducing(self, block: Block, rng: np.random.Generator) -> Tensor:
+        X, kernel = block.X.to(torch.float64), self.start.kernel
+        return inducing.select_inducing(self.inducing, kernel, X, self.n_inducing, rng, block.weight)
+
+    def hyperparameters(self, rows: Rows, chosen: Tensor, *, learn_inducing: bool = True) -> Hyperparameters:
+        """To start from. With as many inducing inputs as rows the approximation is exact: moving them gains nothing."""
+        worthwhile = learn_inducing and self.learn_inducing and chosen.shape[0] < len(rows)
+        learned = {"learn_noise": rows.least_noise_var is None, "learn_inducing": worthwhile}
+        return Hyperparameters(self.start.kernel, self.start.noise_var, chosen, **learned, trend=self.trend)

@@ -13,7 +13,7 @@ from sparsegp.core.block import BlockSource
 from sparsegp.core.local import LocalPosterior, make_posterior
 from sparsegp.core.posterior import InducingPosterior, SparsePosterior
 from sparsegp.core.prior import SparsePrior
-from sparsegp.core.reasons import TOO_SHORT
+from sparsegp.core.reasons import ACCURATE, ALL_STEPS, EXACT, TIME_IS_UP, TOO_SHORT
 from sparsegp.core.statistics import BlockStatistics
 from sparsegp.errors import InputError
 from sparsegp.infer import stopping
@@ -71,12 +71,6 @@ class Pace:
         if self.deadline is None:
             return False
         return self.clock() + self.step_seconds + self.publish_seconds >= self.deadline
-
-
-TIME_IS_UP = "time budget used"
-ALL_STEPS = "step limit"
-ACCURATE = "sampling error below tolerance"
-EXACT = "every block was visited: the result is exact"
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from sparsegp.core.dense import ExactPosterior, row_noise
 from sparsegp.core.partition import kernel_metric
 from sparsegp.core.posterior import SMALLEST_VARIANCE
 from sparsegp.kernels import Stationary
-from sparsegp.learn.hyperparameters import Hyperparameters, Limits
+from sparsegp.learn.hyperparameters import Hyperparameters
 from sparsegp.learn.schedules import OPTIMIZERS
 from sparsegp.learn.sum_objective import ExactPart, threaded_sum
-from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, is_over
+from sparsegp.learn.trace import Deadline, LearningResult, Terms, is_over
 from sparsegp.parallel import Threads
 
 SPARE_NEIGHBOURS = 8
@@ -69,24 +69,14 @@ class Rounds:
     climb_time: float = 0.3
 
 
-def learn(
-    block: Block,
-    hyper: Hyperparameters,
-    limits: Limits,
-    *,
-    optimizer: str,
-    rng: np.random.Generator,
-    rounds: Rounds | None = None,
-    on_step: StepCallback | None = None,
-    deadline: Deadline | None = None,
-) -> list[LearningResult]:
+def learn(block: Block, hyper: Hyperparameters, terms: Terms, rounds: Rounds | None = None) -> list[LearningResult]:
     """Learn kernel and noise in place; one result a climb, as many as there is time for.
 
     A round that made the predictions of held-out rows from their neighbours worse is undone, and the last one.
     """
-    rounds = rounds or Rounds()
+    rounds, rng = rounds or Rounds(), terms.rng
     judged = torch.from_numpy(rng.choice(len(block), min(rounds.n_judged, len(block)), replace=False))
-    judged, climbing = _within(deadline, block, hyper, judged, rounds)
+    judged, climbing = _within(terms.deadline, block, hyper, judged, rounds)
     start = best_vector = hyper.vector()
     best_score, results = -np.inf, list[LearningResult]()
 
@@ -95,13 +85,13 @@ def learn(
         nonlocal best_score, best_vector
         metric = kernel_metric(hyper.kernel, block.X.shape[1]).to(block.X)
         parts = [ExactPart(part) for part in neighbourhoods(among, metric, count, n_rows, rng)]
-        result = OPTIMIZERS[optimizer](
+        result = OPTIMIZERS[terms.optimizer](
             threaded_sum(parts, hyper),
             hyper,
-            limits,
+            terms.limits,
             max_iterations=iterations,
             tolerance=rounds.tolerance,
-            on_step=on_step,
+            on_step=terms.on_step,
             deadline=until,
         )
         results.append(result)

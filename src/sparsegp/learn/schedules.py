@@ -17,7 +17,7 @@ from sparsegp.kernels import Stationary
 from sparsegp.learn import adam, lbfgs, natural, srgp, stochastic
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import CollapsedObjective, Objective, objective_of
-from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, is_over
+from sparsegp.learn.trace import Deadline, LearningResult, StepCallback, Terms, is_over
 
 
 class Optimizer(Protocol):
@@ -206,23 +206,18 @@ def learn(
     rows: Rows,
     approx: Approximation,
     hyper: Hyperparameters,
-    limits: Limits,
-    *,
-    optimizer: str,
-    rng: np.random.Generator,
+    terms: Terms,
     schedule: Schedule | None = None,
-    on_step: StepCallback | None = None,
-    deadline: Deadline | None = None,
     checkpoint: StageKeeper | None = None,
 ) -> list[LearningResult]:
     """Learn the hyper-parameters in place; one result a stage. With a deadline, stages that hardly fit are left out.
 
     `checkpoint` may know hyper-parameters of an earlier run to go on from, and keeps those of this one.
     """
-    schedule = schedule or Schedules().of(approx, optimizer)
+    deadline, schedule = terms.deadline, schedule or Schedules().of(approx, terms.optimizer)
     schedule = schedule if deadline is None else schedule.within(deadline)
-    of_rows = CollapsedObjective if optimizer in SAMPLING else objective_of
-    objectives = [of_rows(part, approx) for part in nested_subsets(rows, approx, schedule, rng)]
+    of_rows = CollapsedObjective if terms.optimizer in SAMPLING else objective_of
+    objectives = [of_rows(part, approx) for part in nested_subsets(rows, approx, schedule, terms.rng)]
     if checkpoint is None or not checkpoint.resumed(hyper):
         if schedule.warm_up_iterations:
             choose_lengthscales(objectives[0], hyper, deadline)
@@ -231,7 +226,7 @@ def learn(
             choose_noise(objective_of(few, approx), hyper, deadline)
     stages = staged(objectives.__getitem__, [part.n_rows for part in objectives], len(rows), schedule, approx)
     stages = stages if checkpoint is None else checkpoint.watched(stages)
-    return climb(stages, hyper, limits, optimizer, schedule.tolerance, on_step, deadline)
+    return climb(stages, hyper, terms, schedule.tolerance)
 
 
 def staged(
@@ -249,29 +244,21 @@ def staged(
         yield Stage(objective(planned.subset), visited, planned.iterations, holds_inducing)
 
 
-def climb(
-    stages: Iterable[Stage],
-    hyper: Hyperparameters,
-    limits: Limits,
-    optimizer: str,
-    tolerance: float,
-    on_step: StepCallback | None = None,
-    deadline: Deadline | None = None,
-) -> list[LearningResult]:
+def climb(stages: Iterable[Stage], hyper: Hyperparameters, terms: Terms, tolerance: float) -> list[LearningResult]:
     """One stage after another, from where the last one ended."""
     results: list[LearningResult] = []
     for stage in stages:
-        if deadline is not None and not deadline.allows(stage.n_rows, WORTHWHILE_EVALUATIONS):
+        if terms.deadline is not None and not terms.deadline.allows(stage.n_rows, WORTHWHILE_EVALUATIONS):
             break
         with hyper.inducing_held() if stage.holds_inducing else nullcontext():
-            result = OPTIMIZERS[optimizer](
+            result = OPTIMIZERS[terms.optimizer](
                 stage.objective,
                 hyper,
-                limits,
+                terms.limits,
                 max_iterations=stage.iterations,
                 tolerance=tolerance,
-                on_step=on_step,
-                deadline=deadline,
+                on_step=terms.on_step,
+                deadline=terms.deadline,
             )
         results.append(result)
         if result.stopped:

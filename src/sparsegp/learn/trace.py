@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparsegp.errors import FactorizationError
-from sparsegp.learn.hyperparameters import Hyperparameters
+from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.objective import Objective
 
 
@@ -79,6 +79,18 @@ class LearningResult:
 
 StepCallback = Callable[[LearningStep], bool]
 """Called after every accepted step; True asks the optimiser to stop."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On which terms hyper-parameters are learned, whatever from: the box they stay in, chance, who climbs, who is
+    asked after every step whether to stop, and until when."""
+
+    limits: Limits
+    rng: np.random.Generator
+    optimizer: str = "lbfgs"
+    on_step: StepCallback | None = None
+    deadline: Deadline | None = None
 
 
 class Recorder:

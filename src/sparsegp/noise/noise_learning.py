@@ -11,14 +11,12 @@ from sparsegp.core.block import Rows
 from sparsegp.core.local import make_posterior
 from sparsegp.core.posterior import InducingPosterior, LatentPosterior, SparsePosterior
 from sparsegp.infer import batch
-from sparsegp.learn.hyperparameters import Limits
 from sparsegp.learn.schedules import BLOCKS, POINTS, Schedule, Schedules, climb, nested_subsets, staged
-from sparsegp.learn.trace import Deadline, LearningResult, StepCallback
+from sparsegp.learn.trace import LearningResult, Terms
 from sparsegp.noise.bound import Ascent, ProfiledBound
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.process import NoiseProcess
 
-OPTIMIZER = "lbfgs"
 # An evaluation of the profiled bound costs as much as several of the homoscedastic one.
 NOISE_SCHEDULES = Schedules(
     points=replace(POINTS, first_rows=4096, first_iterations=60, last_row_visits=1e6, tolerance=1e-5),
@@ -62,29 +60,25 @@ def learn(
     rows: Rows,
     approx: Approximation,
     hyper: JointHyperparameters,
-    limits: Limits,
-    *,
-    rng: np.random.Generator,
+    terms: Terms,
     schedule: Schedule | None = None,
-    on_step: StepCallback | None = None,
-    deadline: Deadline | None = None,
 ) -> tuple[list[LearningResult], InducingPosterior | None]:
     """Climb the profiled bound in place, by stages; one result a stage, and q(g_u) of the last one.
 
     An evaluation on rows elsewhere is long: its ascent, too, ends at the deadline.
     """
-    schedule = schedule or NOISE_SCHEDULES.of(approx, OPTIMIZER)
-    subsets = list(nested_subsets(rows, approx, schedule, rng))
+    schedule = schedule or NOISE_SCHEDULES.of(approx, terms.optimizer)
+    subsets = list(nested_subsets(rows, approx, schedule, terms.rng))
     objectives: list[ProfiledBound] = []
 
     def objective(k: int) -> ProfiledBound:
         """Its ascents start from the q that the stage before it has found."""
         q = objectives[-1].q if objectives else None
-        objectives.append(ProfiledBound(subsets[k], approx, limits.noise_var, q=q, deadline=deadline))
+        objectives.append(ProfiledBound(subsets[k], approx, terms.limits.noise_var, q=q, deadline=terms.deadline))
         return objectives[-1]
 
     stages = staged(objective, [len(subset) for subset in subsets], len(rows), schedule, approx)
-    results = climb(stages, hyper, limits, OPTIMIZER, schedule.tolerance, on_step, deadline)
+    results = climb(stages, hyper, terms, schedule.tolerance)
     return results, objectives[-1].q
 
 
@@ -92,23 +86,20 @@ def infer(
     rows: Rows,
     approx: Approximation,
     hyper: JointHyperparameters,
-    limits: Limits,
+    terms: Terms,
     q: InducingPosterior | None,
-    *,
-    rng: np.random.Generator,
-    deadline: Deadline | None = None,
     options: InferenceOptions = INFERENCE,
 ) -> Inferred:
     """q(g_u) by natural ascent from a given one (None: its prior), then f with the noise it gives.
 
     The ascent is on all rows; where they are many, on parts of them before, each from the q of the smaller one.
     """
-    started = time.perf_counter()
+    started, noise_limits = time.perf_counter(), terms.limits.noise_var
 
     def ascended(part: Rows, tolerance: float, max_steps: int) -> Ascent:
-        return ProfiledBound(part, approx, limits.noise_var, tolerance, max_steps, q, deadline).ascend(hyper)
+        return ProfiledBound(part, approx, noise_limits, tolerance, max_steps, q, terms.deadline).ascend(hyper)
 
-    for part in _parts(rows, approx, options.parts, rng):
+    for part in _parts(rows, approx, options.parts, terms.rng):
         q = ascended(part, options.part_tolerance, options.part_steps).state.process.q
     are_many = len(options.parts.stages(len(rows))) > 1
     tolerance = options.many_rows_tolerance if are_many else options.tolerance

@@ -16,6 +16,7 @@ from sparsegp.infer import batch
 from sparsegp.kernels import Kernel, Stationary
 from sparsegp.learn.hyperparameters import Hyperparameters, Limits
 from sparsegp.learn.schedules import Schedule, learn
+from sparsegp.learn.trace import Terms
 
 # log r^2 = g + log chi^2 with one degree of freedom: its mean and variance.
 LOG_CHI_SQUARED_MEAN = -1.2703628454614782
@@ -108,7 +109,7 @@ def _squared_residuals(
 def _fitted_kernel(observed: Block, kernel: Kernel, limits: Limits, rng: np.random.Generator) -> Kernel:
     chosen = inducing.kmeans_inducing(observed.X, NOISE_KERNEL_INDUCING, rng, observed.weight)
     hyper = Hyperparameters(kernel, LOG_CHI_SQUARED_VAR, chosen, learn_noise=False, learn_inducing=False)
-    learn(MemoryRows(observed), approximations.get("vfe"), hyper, limits, optimizer="lbfgs", rng=rng, schedule=SCHEDULE)
+    learn(MemoryRows(observed), approximations.get("vfe"), hyper, Terms(limits, rng), SCHEDULE)
     hyper.clear_gradient()
     fitted = hyper.kernel
     if isinstance(fitted, Stationary):

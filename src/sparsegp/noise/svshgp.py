@@ -24,7 +24,7 @@ from sparsegp.core.reasons import OUT_OF_TIME
 from sparsegp.core.trend import Trend
 from sparsegp.kernels import Kernel
 from sparsegp.learn.hyperparameters import Limits
-from sparsegp.learn.trace import Deadline, LearningResult, LearningStep, StepCallback, is_over
+from sparsegp.learn.trace import LearningResult, LearningStep, Terms, is_over
 from sparsegp.noise.joint_hyperparameters import JointHyperparameters
 from sparsegp.noise.process import NoiseProcess, limited, natural_step
 
@@ -130,20 +130,16 @@ def learn(
     rows: Rows,
     approx: Approximation,
     hyper: JointHyperparameters,
-    limits: Limits,
-    *,
+    terms: Terms,
     batch_size: int,
     n_steps: int,
-    rng: np.random.Generator,
-    on_step: StepCallback | None = None,
-    deadline: Deadline | None = None,
 ) -> tuple[InducingPosterior, LearningResult]:
     """Run the stochastic iteration; hyper-parameters are learned in place, q(g_u) is returned.
 
     Mini-batches are drawn from the sample of the rows, which is random, and count for all of them: the steps of a run
     visit about as many rows as a sample has, and none of them has to be fetched.
     """
-    started = time.perf_counter()
+    started, limits, rng, on_step = time.perf_counter(), terms.limits, terms.rng, terms.on_step
     state, smoothed, reason, stopped, t = initial(hyper, approx, limits), math.nan, "iteration limit", False, 0
     learned = [p for p in hyper.parameters() if p.requires_grad]
     adam = torch.optim.Adam(learned, lr=ADAM_RATE, maximize=True) if learned else None
@@ -166,7 +162,7 @@ def learn(
         if on_step is not None and on_step(LearningStep(smoothed, len(rows), t, time.perf_counter() - started)):
             reason, stopped = "stopped by the caller", True
             break
-        if is_over(deadline):
+        if is_over(terms.deadline):
             reason = OUT_OF_TIME
             break
     seconds = time.perf_counter() - started

@@ -10,7 +10,7 @@ from sparsegp.core import inducing
 from sparsegp.core.approximations import Approximation, Family
 from sparsegp.core.block import CHUNK_ROWS
 from sparsegp.core.local import CACHE_BYTES
-from sparsegp.fit.affordable import FRACTIONS
+from sparsegp.fit.budget import Fractions
 from sparsegp.learn.neighbourhoods import Rounds
 from sparsegp.learn.schedules import START_FACTORS, Schedules
 from sparsegp.planning.machine import Machine
@@ -212,7 +212,7 @@ def _climb(model: ModelShape, count: int, n_rows: int, iterations: int) -> Cost:
 
 
 def _partition(model: ModelShape, n_rows: int) -> Cost:
-    return float(FRACTIONS.partition_passes) * assignment(model, n_rows)
+    return float(Fractions().partition_passes) * assignment(model, n_rows)
 
 
 def assignment(model: ModelShape, n_rows: float) -> Cost:

@@ -1,4 +1,4 @@
-"""Progress of a fit: a line where somebody watches, more when verbose, and scikit-learn's callbacks (from 1.9 on)."""
+"""Who listens to a fit: a line where somebody watches, more when verbose, and scikit-learn's callbacks (from 1.9)."""
 
 import sys
 import threading

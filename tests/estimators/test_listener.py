@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sparsegp import InputError, SparseGPRegressor
-from sparsegp.estimators import progress
-from sparsegp.estimators.progress import Intention, StepListener
+from sparsegp.estimators import listener as module
+from sparsegp.estimators.listener import Intention, StepListener
 from sparsegp.learn.schedules import POINTS
 from sparsegp.learn.trace import LearningStep
 
@@ -19,7 +19,7 @@ from sparsegp.learn.trace import LearningStep
 @pytest.mark.parametrize(("verbose", "says"), [(1, True), (0, False), (None, False)])
 def test_after_a_second_it_says_once_what_it_will_do_and_for_how_long(verbose, says, monkeypatch, capsys):
     now = [0.0]
-    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     listener = StepListener(object(), verbose)
     listener.intention = Intention("vfe on 5,000 rows", 1e6)
     for now[0] in (0.5, 1.5, 2.0):
@@ -38,8 +38,8 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def quick(monkeypatch):
     """Seconds that pass in a moment."""
-    monkeypatch.setattr(progress, "SECONDS_OF_SILENCE", 0.05)
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.02)
+    monkeypatch.setattr(module, "SECONDS_OF_SILENCE", 0.05)
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_LINES", 0.02)
 
 
 def said(stream, wanted, seconds=20.0):
@@ -87,9 +87,9 @@ def test_nobody_is_told_who_does_not_want_to_know(verbose, stream, quick, monkey
 def test_a_notebook_is_watched(monkeypatch):
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert progress.is_watched(io.StringIO())
+    assert module.is_watched(io.StringIO())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
-    assert not progress.is_watched(io.StringIO())
+    assert not module.is_watched(io.StringIO())
 
 
 def test_verbose_is_a_number():

@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from problems import CHANGES, Problem, agree, get_row, random_problem
+from sparsegp.core import reasons
 from sparsegp.core.block import Block, MemoryRows
-from sparsegp.core.partition import block_slices, kmeans_partition
+from sparsegp.core.partition import Blocking, block_slices, kmeans_partition
 from sparsegp.data import open_source, scan
-from sparsegp.data.rows import DiskRows, SourceRows, nearest_block, random_block, write_blocks
+from sparsegp.data.disk_rows import DiskRows, random_block, write_blocks
+from sparsegp.data.rows import SourceRows
 from sparsegp.errors import InputError
 from sparsegp.fit.scaling import Scaling
 from sparsegp.infer import anytime_run, batch
@@ -104,7 +106,7 @@ def test_an_anytime_run_from_disk_ends_at_the_batch(name: str, tmp_path: Path) -
     problem = random_problem(12)
     blocks = on_disk(problem, tmp_path / "blocks")
     *_, last = anytime_run.run(problem.prior(get_row(name)), blocks, rng=np.random.default_rng(0))
-    assert last.reason == anytime_run.EXACT
+    assert last.reason == reasons.EXACT
     expected, _ = problem.infer(get_row(name))
     agree(problem.predict(last.posterior), problem.predict(expected), rtol=1e-9)
 
@@ -120,7 +122,7 @@ def test_a_parquet_file_becomes_blocks_of_nearest_rows(tmp_path: Path) -> None:
     sample = torch.from_numpy(units.inputs(found.sample.X))
     partition = kmeans_partition(sample * metric, 20, rng)
     rows = SourceRows.of(source, found, units, group_rows=256)
-    assign = nearest_block(partition, metric)
+    assign = Blocking(partition, metric).nearest
     blocks = write_blocks(rows, assign, partition.n_blocks, tmp_path / "blocks", n_rows=found.n_rows, file_bytes=20_000)
     assert len(list((tmp_path / "blocks").glob("*.f64"))) > 3
     assert len(blocks) == 3000
