@@ -267,11 +267,15 @@ def test_several_files_and_globs_are_one_table(numbers, program):
         (("fit", "rows.csv", "-t", "y", "-o", "m.sgp", "--ignore", "aa"), "Did you mean 'a'"),
         (("predict", "rows.csv", "model.sgp"), "the model comes first"),
         (("fit", "bare.csv", "-t", "y", "-o", "m.sgp"), "--no-header"),
+        (("fit", "mixed.csv", "-t", "y", "-o", "m.sgp"), "is the line with the names missing"),
+        (("evaluate", "model.sgp", "rows.cvs"), "Did you mean 'rows.csv'?"),
+        (("evaluate", "model.sgp", "other.csv"), "'other.csv'. Check the path."),
     ],
 )
 def test_mistakes_are_explained(numbers, program, arguments, said):
     (numbers / "taken.csv").write_text("a,b,mean\n1,2,3\n")
     (numbers / "bare.csv").write_text("1,2,3\n4,5,6\n")
+    (numbers / "mixed.csv").write_text("1,north,3\n4,south,6\n")
     code, out, err = program(numbers, *arguments)
     assert (code, out) == (1, "")
     assert said in err
