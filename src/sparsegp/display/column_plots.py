@@ -71,7 +71,8 @@ class ImportanceDisplay(Display):
         self.ax_.axvline(0.0, color=GREY, lw=1)
         self.ax_.barh(places, growth[shown], color=BLUE, height=0.62, alpha=0.85)
         reach = np.stack([growth[shown] - lower[shown], upper[shown] - growth[shown]])
-        self.ax_.errorbar(growth[shown], places, xerr=reach, fmt="none", ecolor=GREY, elinewidth=1.2, capsize=2.5)
+        ink = matplotlib_package().rcParams["axes.edgecolor"]  # to be seen on the bar and beyond it
+        self.ax_.errorbar(growth[shown], places, xerr=reach, fmt="none", ecolor=ink, elinewidth=1.2, capsize=2.5)
         self.ax_.set_yticks(places, [self.importance.names[d] for d in shown], parse_math=False)
         self.ax_.invert_yaxis()
         label_axes(self.ax_, "growth of the RMSE without the column", "")

@@ -178,7 +178,8 @@ def _map_caption(model: Any, n_columns: int) -> str:
     others = "" if n_columns == 2 else " Other columns are at their medians."
     crosses = " Crosses are inducing inputs." if n_columns == 2 and model.judged.inducing is not None else ""
     edges = " White lines are the edges of blocks." if model.judged.has_blocks else ""
-    return f"Mean and standard deviation of the prediction.{others}{crosses}{edges}"
+    points = " White points are rows: where there are none, the model guesses."
+    return f"Mean and standard deviation of the prediction.{others}{points}{crosses}{edges}"
 
 
 def _picture(
