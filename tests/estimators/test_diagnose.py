@@ -182,6 +182,14 @@ def test_intervals_that_are_too_wide_in_a_part_are_a_notice():
     assert [finding.severity for finding in findings if "wider than needed" in finding.what] == ["notice"]
 
 
+@pytest.mark.parametrize("calibration", ["auto", None])
+def test_what_is_on_is_not_recommended(calibration):
+    X, y = wave(400)
+    findings = found(fixed(noise_var=0.2, calibration=calibration).fit(X, y), *wave(seed=1))
+    advised = "calibration='auto'" in findings["The intervals are wider than needed"].try_this
+    assert advised == (calibration is None)
+
+
 def test_rows_far_from_the_data():
     X, y = wave()
     model = fixed(kernels.SquaredExponential(1.5, 0.9)).fit(X, y)

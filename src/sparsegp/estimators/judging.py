@@ -222,12 +222,14 @@ def _calibration(case: Case) -> Iterator[Finding]:
             "skewed y above zero; if these rows are newer than the training rows, fit again on recent ones.",
         )
     elif found.is_wide:
+        is_calibrated = getattr(case.model, "calibration", "auto") is not None
+        first = "" if is_calibrated else "calibration='auto', "
         yield Finding(
             NOTICE,
             "The intervals are wider than needed",
             evidence,
-            "They are safe but say less than they could. Try calibration='auto', HeteroscedasticGPRegressor (noise "
-            "that varies) or more inducing inputs.",
+            f"They are safe but say less than they could. Try {first}HeteroscedasticGPRegressor (noise that varies) or "
+            "more inducing inputs.",
         )
 
 
