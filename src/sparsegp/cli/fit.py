@@ -218,7 +218,7 @@ def sentences(model: Any, target: str) -> list[str]:
         sentences += [
             f"On {scores['held_out_rows']:,} rows left out of the fit, forecasts of {target} are off by "
             f"{scores['held_out_rmse']:.4g} (RMSE) and {_explained(scores['held_out_r2'])}.",
-            f"Of these rows {scores['held_out_coverage_95']:.1%} are within their 95 % interval.",
+            f"Of these rows {scores['held_out_coverage_95']:.1%} are within their 95% interval.",
         ]
     else:
         sentences.append("No rows were left out to judge the model: sparsegp evaluate MODEL DATA scores it on others.")
