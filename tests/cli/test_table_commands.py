@@ -66,7 +66,7 @@ def test_fit_ends_in_the_words_of_the_user(flights, program):
     assert code == 0, err
     assert "rows left out of the fit, forecasts of arr_delay are off by" in out
     assert "of its variance (R2)" in out
-    assert "are within their 95 % interval" in out
+    assert "are within their 95% interval" in out
     assert "carrier: category of" in out
     assert list(sparsegp.load(folder / "few.sgp").feature_names_in_) == ["dep_delay", "carrier"]
 

@@ -264,7 +264,7 @@ def test_intervals_below_a_natural_zero_are_pointed_out():
     model = fixed(kernel=kernels.SquaredExponential(4.0, 1.0), noise_var=1.0).fit(X[:200], y[:200])
     finding = found(model, X[200:], y[200:])["Some intervals reach below zero, where no target is"]
     share = np.mean(model.predict_interval(X[200:])[0] < 0.0)
-    assert f"{share:.1%} of the 95 % intervals do" in finding.evidence
+    assert f"{share:.1%} of the 95% intervals do" in finding.evidence
     assert "target_transform='log'" in finding.try_this
     some = np.where(np.arange(100) == 3, 0.0, y[200:])
     with_zero = found(model, X[200:], some)["Some intervals reach below zero, where no target is"]

@@ -21,7 +21,7 @@ MOST_COLUMNS = 20
 
 @dataclass
 class ImportanceDisplay(Display):
-    """How much the RMSE grows when a column is shuffled, with 95 % intervals; the column that matters most on top.
+    """How much the RMSE grows when a column is shuffled, with 95% intervals; the column that matters most on top.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class ImportanceDisplay(Display):
 
 @dataclass
 class EffectDisplay(Display):
-    """The average prediction along a column, with a 95 % band; per level with intervals where it has few values.
+    """The average prediction along a column, with a 95% band; per level with intervals where it has few values.
 
     Parameters
     ----------

@@ -120,7 +120,7 @@ class Page:
         )
 
 
-PART_HEADINGS = ("rows with", "rows", "inside their 95 % interval", "chance allows", "")
+PART_HEADINGS = ("rows with", "rows", "inside their 95% interval", "chance allows", "")
 COLUMN_HEADINGS = ("column", "smallest", "median", "largest", "mean", "std", "distinct values")
 
 

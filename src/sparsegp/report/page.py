@@ -112,8 +112,8 @@ def _tiles(judgement: Judgement, y_std: float) -> list[Tile]:
     return [
         Tile("RMSE", f"{shown(found['rmse'])}", f"typical error; guessing the mean: {shown(y_std)}{straight}"),
         Tile("R²", f"{found['r2']:.3f}", "share of the variance explained"),
-        Tile("95 % coverage", f"{found['coverage_95']:.1%}", "of the rows are inside their 95 % interval"),
-        Tile("95 % width", f"{shown(found['width_95'])}", "mean width of the 95 % interval"),
+        Tile("95% coverage", f"{found['coverage_95']:.1%}", "of the rows are inside their 95% interval"),
+        Tile("95% width", f"{shown(found['width_95'])}", "mean width of the 95% interval"),
         Tile("CRPS", f"{shown(found['crps'])}", "error of the whole forecast, in units of the target"),
         Tile("NLPD", f"{found['nlpd']:.4g}", surprise),
     ]

@@ -50,7 +50,7 @@ def what_matters(model: Any, X: Any, y: Array, target_name: str, importance: Imp
     yield _picture(
         "Importance of the columns",
         "How much the typical error (RMSE) grows when the values of a column are shuffled among the rows, so that they "
-        "say nothing. Lines are 95 % intervals: a column whose line reaches zero may not matter.",
+        "say nothing. Lines are 95% intervals: a column whose line reaches zero may not matter.",
         lambda ax: display.ImportanceDisplay(importance).plot(ax),
         height=_height_for(len(importance.names)),
     )
@@ -106,7 +106,7 @@ def _effect(effect: Effect, target_name: str, how: str, companions: str) -> Pict
     return _picture(
         f"Effect of {effect.name}",
         f"The average prediction of {target_name}{how} if all rows had this value of {effect.name} and kept their "
-        f"other columns. {each} 95 % of what the model does not know of that average.{levels}{companions}",
+        f"other columns. {each} 95% of what the model does not know of that average.{levels}{companions}",
         draw,
         height=_height_for(len(effect.values)) if effect.has_levels else HEIGHT,
     )
@@ -171,7 +171,7 @@ def _slice(model: Any, X: Array, y: Array, column: int, target_name: str) -> Pic
         shown.ax_.set_ylabel(target_name, parse_math=False)
 
     name = column_names(model)[column]
-    return _picture(f"Prediction along {name}", f"Mean and 95 % interval of {target_name}.", draw)
+    return _picture(f"Prediction along {name}", f"Mean and 95% interval of {target_name}.", draw)
 
 
 def _map_caption(model: Any, n_columns: int) -> str:
