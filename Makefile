@@ -47,7 +47,7 @@ test-lowest:  ## the test suite with the lowest versions of all dependencies (co
 	test -x $(LOWEST_VENV)/bin/python || $(PYTHON) -m venv $(LOWEST_VENV)
 	$(call install-torch,$(LOWEST_VENV)/bin/python)
 	$(LOWEST_VENV)/bin/python $(INSTALL) -c constraints-lowest.txt -e '.[dask,plot,fit]' \
-		hypothesis pandas polars psutil pytest pytest-xdist pyyaml
+		duckdb hypothesis pandas polars psutil pytest pytest-xdist pyyaml
 	$(LOWEST_VENV)/bin/python -m pytest -n logical --dist worksteal
 
 test-bare:  ## what works without torch, in an environment that has none

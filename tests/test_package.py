@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +71,15 @@ def test_threads_that_wait_sleep_unless_the_user_has_decided(code, given, policy
 
 def test_the_package_is_typed():
     assert resources.files("sparsegp").joinpath("py.typed").is_file()
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_allowed():
+    """A dependency that is not pinned would be tested with its newest version (make test-lowest)."""
+    root = Path(__file__).parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = (root / "constraints-lowest.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if "==" in line)
+    for needed in (*project["dependencies"], *extras["fit"], *extras["dask"], *extras["plot"]):
+        name, lowest = needed.split(">=")
+        assert pinned[name.split("[")[0]].startswith(lowest), needed

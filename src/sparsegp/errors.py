@@ -1,5 +1,8 @@
 """Errors that say what was expected, what came and what to do."""
 
+from collections.abc import Callable, Iterable
+from difflib import SequenceMatcher
+
 
 class SparseGPError(Exception):
     """Base of every error raised on purpose by this package."""
@@ -39,6 +42,24 @@ class OutputError(SparseGPError, OSError):
 
 class MemoryLimitError(SparseGPError, MemoryError):
     """There is not enough memory; the message says how much was needed and what to do."""
+
+
+ALIKE = 0.6
+"""Twice the letters in common over the letters of both names, from which on one may be a slip for the other."""
+
+
+def _alikeness(name: str, other: str) -> float:
+    return SequenceMatcher(None, name.casefold(), other.casefold()).ratio()
+
+
+def did_you_mean(name: str, names: Iterable[str], part: Callable[[str], str] = str) -> str:
+    """The end of a message about a name that is not there: up to three that are much like it, or nothing.
+
+    `part` is the part of a name that must be alike; the name that is most alike as a whole comes first.
+    """
+    near = [other for other in names if _alikeness(part(name), part(other)) >= ALIKE]
+    near.sort(key=lambda other: (-_alikeness(name, other), other))
+    return f" Did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""
 
 
 NEEDS_TORCH = (

@@ -98,7 +98,7 @@ def test_residuals_that_are_often_the_same_keep_their_place():
 
 
 def test_a_shape_that_holds_too_much_gives_way_to_a_better_one():
-    """Two heaps without tails: a Gaussian that was stretched until 80 % were within held 98 % where it said 95 %."""
+    """Two heaps without tails: a Gaussian that was stretched until 80% were within held 98% where it said 95%."""
     held = []
     for seed in range(8):
         rng = np.random.default_rng(seed)

@@ -109,6 +109,18 @@ def test_evaluate_gives_the_scores(folder, model):
     assert report["width_95"] == pytest.approx((high - low).mean(), rel=1e-8)
 
 
+@pytest.mark.parametrize("table", ["train.parquet", "test.csv"])
+def test_rows_that_the_model_has_learned_from_are_pointed_out(folder, model, program, tmp_path, table):
+    are_seen = table == "train.parquet"
+    code, out, err = program(folder, "evaluate", model, table)
+    assert (code, "has learned from these rows" in err) == (0, are_seen)
+    page = tmp_path / "page.html"
+    code, out, err = program(folder, "report", model, table, "-o", page, "--json")
+    assert code == 0
+    assert ("The model has learned from these rows" in json.loads(out)["warnings"]) == are_seen
+    assert ("The model has learned from these rows" in page.read_text()) == are_seen
+
+
 def test_update_counts_every_batch_once(folder, model):
     first = run_json("update", model, "monday.parquet", "train.parquet", "tuesday.csv")
     assert [(batch["added"], batch["rows"]) for batch in first["batches"]] == [(True, 60), (False, 0), (True, 50)]

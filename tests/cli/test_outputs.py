@@ -12,6 +12,7 @@ from pyarrow import csv
 
 import sparsegp
 from sparsegp import SparseGPRegressor, files, kernels
+from sparsegp.cli.fit import _explained
 from sparsegp.cli.output import show, shown
 from sparsegp.cli.predict import _writer
 
@@ -139,6 +140,11 @@ def test_a_file_name_that_is_no_text_can_be_shown():
     assert shown("run-\udcff.csv") == "run-\\udcff.csv"
     assert shown("line\none", keep="\n") == "line\none"
     assert shown("Größe [m²] 温度") == "Größe [m²] 温度"
+
+
+@pytest.mark.parametrize(("r2", "said"), [(0.42, "explain 42.0% of"), (-0.0001, "no better than the average")])
+def test_what_a_forecast_explains_is_said_in_words(r2, said):
+    assert said in _explained(r2)
 
 
 def test_what_there_is_none_of_has_no_line(capsys):

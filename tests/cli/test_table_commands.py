@@ -66,7 +66,7 @@ def test_fit_ends_in_the_words_of_the_user(flights, program):
     assert code == 0, err
     assert "rows left out of the fit, forecasts of arr_delay are off by" in out
     assert "of its variance (R2)" in out
-    assert "are within their 95 % interval" in out
+    assert "are within their 95% interval" in out
     assert "carrier: category of" in out
     assert list(sparsegp.load(folder / "few.sgp").feature_names_in_) == ["dep_delay", "carrier"]
 
@@ -267,11 +267,15 @@ def test_several_files_and_globs_are_one_table(numbers, program):
         (("fit", "rows.csv", "-t", "y", "-o", "m.sgp", "--ignore", "aa"), "Did you mean 'a'"),
         (("predict", "rows.csv", "model.sgp"), "the model comes first"),
         (("fit", "bare.csv", "-t", "y", "-o", "m.sgp"), "--no-header"),
+        (("fit", "mixed.csv", "-t", "y", "-o", "m.sgp"), "is the line with the names missing"),
+        (("evaluate", "model.sgp", "rows.cvs"), "Did you mean 'rows.csv'?"),
+        (("evaluate", "model.sgp", "other.csv"), "'other.csv'. Check the path."),
     ],
 )
 def test_mistakes_are_explained(numbers, program, arguments, said):
     (numbers / "taken.csv").write_text("a,b,mean\n1,2,3\n")
     (numbers / "bare.csv").write_text("1,2,3\n4,5,6\n")
+    (numbers / "mixed.csv").write_text("1,north,3\n4,south,6\n")
     code, out, err = program(numbers, *arguments)
     assert (code, out) == (1, "")
     assert said in err

@@ -116,6 +116,13 @@ def test_a_map_is_the_prediction_on_its_grid(model):
     assert shown.mean[3, 1] == pytest.approx(mean[0])
     assert shown.std[3, 1] == pytest.approx(std[0])
     assert shown.inducing is None  # three columns: they do not lie in the plane
+    np.testing.assert_array_equal(shown.rows, X[["$x^{$", "price $"]])
+    assert all(ax.lines[-1].get_xdata().tolist() == X["$x^{$"].tolist() for ax in shown.ax_)
+
+
+def test_a_map_of_many_rows_shows_some(model):
+    X, y = wave(1200, seed=1)
+    assert len(MapDisplay.from_estimator(model, X, y, n_points=3).rows) == 400
 
 
 def test_a_map_of_two_columns_shows_inducing_inputs_and_the_edges_of_blocks():
@@ -218,3 +225,11 @@ def test_coverage_shows_each_part_and_marks_those_that_fail(model):
     assert shown.segments.options.coverage == 0.9
     drawn = sorted(float(bar[0].get_xdata()[0]) for bar in shown.ax_.containers)
     assert drawn == pytest.approx(sorted(part.coverage for part in shown.segments.parts))
+
+
+def test_no_share_is_drawn_beyond_0_and_1(model):
+    shown = CoverageDisplay.from_estimator(model, *wave(300, seed=1))
+    assert max(part.coverage + 2.0 * part.error for part in shown.segments.parts) > 1.0
+    ends = [bar[2][0].get_segments()[0][:, 0] for bar in shown.ax_.containers]
+    assert np.min(ends) >= 0.0
+    assert np.max(ends) <= 1.0

@@ -182,6 +182,14 @@ def test_intervals_that_are_too_wide_in_a_part_are_a_notice():
     assert [finding.severity for finding in findings if "wider than needed" in finding.what] == ["notice"]
 
 
+@pytest.mark.parametrize("calibration", ["auto", None])
+def test_what_is_on_is_not_recommended(calibration):
+    X, y = wave(400)
+    findings = found(fixed(noise_var=0.2, calibration=calibration).fit(X, y), *wave(seed=1))
+    advised = "calibration='auto'" in findings["The intervals are wider than needed"].try_this
+    assert advised == (calibration is None)
+
+
 def test_rows_far_from_the_data():
     X, y = wave()
     model = fixed(kernels.SquaredExponential(1.5, 0.9)).fit(X, y)
@@ -256,7 +264,7 @@ def test_intervals_below_a_natural_zero_are_pointed_out():
     model = fixed(kernel=kernels.SquaredExponential(4.0, 1.0), noise_var=1.0).fit(X[:200], y[:200])
     finding = found(model, X[200:], y[200:])["Some intervals reach below zero, where no target is"]
     share = np.mean(model.predict_interval(X[200:])[0] < 0.0)
-    assert f"{share:.1%} of the 95 % intervals do" in finding.evidence
+    assert f"{share:.1%} of the 95% intervals do" in finding.evidence
     assert "target_transform='log'" in finding.try_this
     some = np.where(np.arange(100) == 3, 0.0, y[200:])
     with_zero = found(model, X[200:], some)["Some intervals reach below zero, where no target is"]

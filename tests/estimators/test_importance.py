@@ -108,7 +108,7 @@ def test_the_verdict_says_how_good_and_how_honest(model):
     assert in_sample < found.baselines.line_rmse < 1.1 * in_sample
     assert f"{1 - found.scores['rmse'] / y.std():.0%} less than guessing the mean ({y.std():.4g})" in str(found.verdict)
     assert f"a straight line ({found.baselines.line_rmse:.4g})" in str(found.verdict)
-    assert f"{found.scores['coverage_95']:.1%} of the rows lie inside their 95 % interval, as promised" in str(
+    assert f"{found.scores['coverage_95']:.1%} of the rows lie inside their 95% interval, as promised" in str(
         found.verdict
     )
     assert found.importance.sure[0] == 0

@@ -54,7 +54,7 @@ def test_a_terminal_sees_one_line_that_is_written_over(quick, monkeypatch):
     monkeypatch.setattr("sys.stderr", Terminal())
     listener = StepListener(object(), None)
     try:
-        assert "preparing" in said(sys.stderr, "preparing")
+        assert said(sys.stderr, "preparing").endswith("\r")  # a warning would be written over it, not behind it
         listener.intention = Intention("vfe on 5,000 rows", 1e6)
         listener(LearningStep(-1000.0, 1000, 10, 2.0))
         assert "vfe on 5,000 rows, evaluation 10, log evidence per row -1.0000" in said(sys.stderr, "evaluation 10")

@@ -68,7 +68,7 @@ def test_an_estimator_without_forecasts_is_refused():
     model = make_pipeline(StandardScaler(), LinearRegression()).fit(*rows())
     with pytest.raises(InputError, match="LinearRegression, which predicts numbers without their distribution"):
         metrics.nlpd_scorer(model, *rows())
-    with pytest.raises(InputError, match=r"strictly between 0 and 1, as 0.95 for 95 %; got 95"):
+    with pytest.raises(InputError, match=r"strictly between 0 and 1, as 0.95 for 95%; got 95"):
         metrics.CoverageScorer(95)
 
 

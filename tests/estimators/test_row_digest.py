@@ -104,7 +104,7 @@ def test_a_digest_counts_copies_and_never_denies_a_row() -> None:
 
 
 def test_how_often_a_strange_row_slips_through() -> None:
-    """As the module says: 0.07 % at 1,000 rows."""
+    """As the module says: 0.07% at 1,000 rows."""
     digest = RowDigest.empty().with_rows(batch(1000))
     strange = batch(20_000, 1)
     found = 0

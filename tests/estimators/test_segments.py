@@ -125,7 +125,7 @@ def test_too_narrow_is_worse_than_too_wide_and_a_trifle_is_nothing():
 
 def test_the_table_marks_what_fails():
     lines = str(Segments((Segment("a", "= 0", 100, 60, 0.95), Segment("a", "= 1", 100, 95, 0.95)))).splitlines()
-    assert lines[0] == "Coverage of the 95 % interval"
+    assert lines[0] == "Coverage of the 95% interval"
     assert lines[1].startswith("a = 0: 60.0% of 100 rows inside")
     assert [line.endswith("fails") for line in lines] == [False, True, False]
 

@@ -59,6 +59,6 @@ def test_scores_are_those_of_rows_left_out_and_text_is_text():
     info = {**model.info_, "calibration": found, "choice": {"reason": "<b>best</b>"}, "budget": {"fraction": 0.25}}
     model.fitted_ = replace(model.fitted_, info=info)
     told = summary(model)
-    assert told["Scores"] == "RMSE 0.25, R² 0.900, 94.8% inside the 95 % interval, on 1,500 rows held out of the fit"
+    assert told["Scores"] == "RMSE 0.25, R² 0.900, 94.8% inside the 95% interval, on 1,500 rows held out of the fit"
     assert "rests on 25.0% of its rows" in told["Unfinished"]
     assert "&lt;b&gt;best" in model._repr_html_()

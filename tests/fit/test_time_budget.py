@@ -206,7 +206,7 @@ def test_a_pass_that_slows_down_ends_in_time_and_says_so(monkeypatch, options):
     assert report["reason"] == reasons.TIME_IS_UP
     assert 0.2 < report["fraction"] < 1.0
     assert now[0] <= 1.1 * 2.0 * PASS_SECONDS + 1.0
-    assert "Updates go on" in report["says"]
+    assert "Updates add to those" in report["says"]
 
 
 @pytest.mark.parametrize("approximation", ["vfe", "pic"])

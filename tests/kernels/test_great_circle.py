@@ -31,7 +31,7 @@ def test_covariances_are_those_of_the_distance_over_ground(a_and_b):
     distance = great_circle(a, b)
     s = math.sqrt(3) * 2 * EARTH_RADIUS * math.sin(distance / (2 * EARTH_RADIUS)) / 700.0
     assert float(K[0, 1].detach()) == pytest.approx(1.3 * (1 + s) * math.exp(-s))
-    # within 1,000 km the line through the earth is the way over ground, but for 0.1 %
+    # within 1,000 km the line through the earth is the way over ground, but for 0.1%
     assert s * 700.0 / math.sqrt(3) == pytest.approx(distance, rel=1e-3)
 
 

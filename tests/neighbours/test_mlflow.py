@@ -70,6 +70,6 @@ def test_a_pipeline_is_saved_as_one_model(tmp_path):
 def test_what_is_no_model_of_ours_is_refused(model, tmp_path):
     with pytest.raises(InputError, match=r"or sparsegp.wrap\(pipeline\); got StandardScaler"):
         save_model(StandardScaler(), tmp_path / "model")
-    with pytest.raises(InputError, match=r"as 0.95 for 95 %; got 95"):
+    with pytest.raises(InputError, match=r"as 0.95 for 95%; got 95"):
         save_model(model, tmp_path / "model", coverage=95)
     assert not (tmp_path / "model").exists()

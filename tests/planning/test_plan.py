@@ -273,6 +273,8 @@ def test_a_plan_is_readable_and_json(tmp_path):
     text = str(found)
     assert text.splitlines()[0].startswith("pic on 1,000,000 rows x 8 columns, 512 inducing inputs, 1,953 blocks")
     assert all(word in text for word in ("memory of a machine", "in memory", "on a cluster", "predict 1,000,000 rows"))
+    assert "through the network" in text
+    assert "through the network" not in str(of_size(10**6, approximation="pic"))  # nothing goes through it
     plain = json.loads(json.dumps(found.to_dict()))
     assert [e["machines"] for e in plain["estimates"]] == [1, 10]
     assert plain["estimates"][0]["seconds"] == found.seconds

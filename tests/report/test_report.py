@@ -172,7 +172,7 @@ def test_a_page_shows_the_coverage_of_parts(tmp_path):
     for part in judgement.segments.parts:
         assert f"{part.name} {part.n_rows} {part.coverage:.1%}" in page.text
     assert "too few" in page.text
-    assert page.tags.count("details") == 1
+    assert "All parts" in page.text
     few = report.write(model, rows[:15], target[:15], tmp_path / "page.html")
     assert "too few rows to say where" in Reader(few.read_text()).text
 
@@ -217,6 +217,21 @@ def test_crps_of_a_mixture_is_the_integral_of_its_quantile_scores():
     levels = (np.arange(2000) + 0.5) / 2000
     by_quantiles = metrics.crps_from_quantiles(y, model.predict_quantiles(X, levels), levels)
     assert model.forecast(X).crps(y).mean() == pytest.approx(by_quantiles, rel=1e-4)
+
+
+def test_the_rows_are_told_without_levels_and_gaps_that_none_of_them_has(tmp_path):
+    X, y = wave(60)
+    X = X.assign(site=np.where(X["plain"] > 0, "north", "south"), gaps=X["plain"].where(X["plain"] > -2))
+    model = SparseGPRegressor(approximation="vfe", n_inducing=20, optimizer=None, random_state=0).fit(X, y)
+    few = X["plain"] > 0.5  # all in the north, and nothing missing
+    text = Reader(report.write(model, X[few], y[few], tmp_path / "few.html").read_text(encoding="utf-8")).text
+    told = text[text.index("distinct values") :]
+    assert "plain" in told
+    assert "site = north" in told
+    assert "site = south" not in told
+    assert "missing" not in told
+    text = Reader(report.write(model, X, y, tmp_path / "all.html").read_text(encoding="utf-8")).text
+    assert "gaps missing" in text[text.index("distinct values") :]
 
 
 def test_a_folder_that_does_not_exist(tmp_path):

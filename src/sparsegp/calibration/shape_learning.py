@@ -93,7 +93,7 @@ QUICK = ShapeOptions(starts=ShapeOptions().starts[:1], iterations=100, tolerance
 @dataclass(frozen=True)
 class LearnedShape:
     """A shape, the log density of each residual under a shape that was not learned from it, what that gains over the
-    standard normal on average, by how much the shape was widened, and the fraction of residuals within the central 95 %
+    standard normal on average, by how much the shape was widened, and the fraction of residuals within the central 95%
     of a shape that was not learned from them."""
 
     shape: Shape
@@ -260,7 +260,7 @@ def _scores(shape: Shape, r: Array) -> Array:
 @dataclass(frozen=True)
 class _Widened:
     """A shape with intervals that hold what they should, the factor, and for rows left out their log density [folds,
-    cells] and the fraction within the central 95 %."""
+    cells] and the fraction within the central 95%."""
 
     shape: Shape
     factor: float
@@ -268,7 +268,7 @@ class _Widened:
     coverage_95: float
 
     def holds_too_much(self, cells: _Cells, options: ShapeOptions) -> bool:
-        """Whether more rows are within the central 95 % than by chance."""
+        """Whether more rows are within the central 95% than by chance."""
         error = math.sqrt(0.95 * 0.05 / float(cells.folds.sum()))
         return self.coverage_95 > 0.95 + options.errors_short * error
 

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
 
 DEFAULT_APPROXIMATION = {"sparse": options.AUTO, "heteroscedastic": "vfe", "committee": "exact"}
 
+NOTHING = 0.005
+"""Shares of the variance below this are shown as none."""
+FOR_SCRIPTS = {
+    "features",
+    "chosen_because",
+    "held_out_rows",
+    "held_out_rmse",
+    "held_out_r2",
+    "held_out_coverage_95",
+}
+"""Facts of `--json` that people find in the sentences below the table, or in the report."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -91,7 +103,10 @@ def fit(
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Fit a model to a table and save it. Ctrl-C saves the best model so far."""
+    """Fit a model to a table and save it.
+
+    Ctrl-C saves the best model so far.
+    """
     destination(output)  # found out before the work
     kinds = kinds_of(categorical, ignore, dates)
     settings = Settings(
@@ -150,11 +165,12 @@ def _fit_and_save(
     if as_json:
         print_json(result)
     else:
-        show("Fitted", {name: value for name, value in result.items() if name != "features"}, as_json)
+        facts = {name: value for name, value in result.items() if name not in FOR_SCRIPTS}
+        show("Fitted", {**facts, "kernel": type(model.kernel_).__name__}, as_json)
         for sentence in sentences(model, target):
             say(sentence)
     if watcher.fraction < 1.0:
-        note(f"{output} is a model of {watcher.fraction:.1%} of the rows. It can be updated with other rows.")
+        note(f"{output} is a model of {watcher.fraction:.1%} of the rows: the time was up before it had seen all.")
     if watcher.interrupted:
         note(f"Interrupted: {output} holds the best model so far.")
         raise typer.Exit(INTERRUPTED)
@@ -201,8 +217,8 @@ def sentences(model: Any, target: str) -> list[str]:
     if scores:
         sentences += [
             f"On {scores['held_out_rows']:,} rows left out of the fit, forecasts of {target} are off by "
-            f"{scores['held_out_rmse']:.4g} (RMSE) and explain {scores['held_out_r2']:.1%} of its variance (R2).",
-            f"Of these rows {scores['held_out_coverage_95']:.1%} are within their 95 % interval.",
+            f"{scores['held_out_rmse']:.4g} (RMSE) and {_explained(scores['held_out_r2'])}.",
+            f"Of these rows {scores['held_out_coverage_95']:.1%} are within their 95% interval.",
         ]
     else:
         sentences.append("No rows were left out to judge the model: sparsegp evaluate MODEL DATA scores it on others.")
@@ -210,3 +226,9 @@ def sentences(model: Any, target: str) -> list[str]:
         name, reason = choice["approximation"], choice["reason"]
         sentences.append(f"Chosen: {reason}." if reason.startswith(name) else f"Chosen: {name}, because {reason}.")
     return sentences
+
+
+def _explained(r2: float) -> str:
+    if r2 < NOTHING:
+        return "no better than the average of the target (R2 is not above 0)"
+    return f"explain {r2:.1%} of its variance (R2)"

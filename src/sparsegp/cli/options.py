@@ -50,7 +50,10 @@ def count_or_auto(text: str) -> int | str:
 
 Data = Annotated[
     list[Path],
-    typer.Argument(help="Parquet, CSV, Feather/Arrow or JSON lines: files, folders, globs; - for standard input."),
+    typer.Argument(
+        metavar="DATA",
+        help="Parquet, CSV, Feather/Arrow or JSON lines: files, folders, globs; - for standard input.",
+    ),
 ]
 Sep = Annotated[str | None, typer.Option("--sep", help="Separator of CSV fields, or tab. Default: found in the file.")]
 Decimal = Annotated[str | None, typer.Option("--decimal", help="Decimal mark of CSV: . or , Default: found.")]
@@ -63,7 +66,7 @@ Categorical = Annotated[
 ]
 Ignore = Annotated[str | None, typer.Option("--ignore", help="Columns to leave out: a,b.")]
 Dates = Annotated[str | None, typer.Option("--dates", help="Columns of text that are dates or times: a,b.")]
-Model = Annotated[Path, typer.Argument(help="Model file.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file.")]
 Target = Annotated[str, typer.Option("--target", "-t", help="Column to predict.")]
 KnownTarget = Annotated[
     str | None, typer.Option("--target", "-t", help="Column of the target. Default: as in the model.")

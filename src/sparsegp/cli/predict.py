@@ -23,6 +23,8 @@ Write = Callable[[Any], None]
 FORECAST = ("mean", "std", "lower", "upper")
 EVERY = "all"
 STDOUT = Path("-")
+SEEN = "The model has learned from these rows"
+SEEN_TRY = "Scores of rows that a model knows are too good. Judge it by rows that it has not seen."
 
 
 def predict(
@@ -43,7 +45,10 @@ def predict(
     no_header: options.NoHeader = False,
     as_json: options.Json = False,
 ) -> None:
-    """Predict each row of a table: mean, std, and the interval from lower to upper."""
+    """Forecast each row of a table, with an interval.
+
+    Writes mean, std, and the interval from lower to upper.
+    """
     output = None if output == STDOUT else output
     if as_json and output is None:
         raise InputError("--json needs --output: without it the predictions are what is printed.")
@@ -209,14 +214,19 @@ def evaluate(
     no_header: options.NoHeader = False,
     as_json: options.Json = False,
 ) -> None:
-    """Score a model on rows with known targets: errors, NLPD, CRPS, coverage of its intervals."""
+    """Score a model on rows with known targets.
+
+    Errors, NLPD, CRPS, and the coverage of its intervals. Give rows that the model has not seen.
+    """
     from sparsegp.report.headline import scores
 
     fitted = _loaded(model)
     files, name = table_columns.files(data, sep, decimal, encoding, no_header), table_columns.target_of(fitted, target)
     source = table_columns.open_for(fitted, files, name)
     table_columns.say_unused(fitted, source, name)
-    rows = table_columns.read_all(fitted, source, may_miss=table_columns.takes_missing(fitted))
+    rows, are_seen = table_columns.read_all(fitted, source, may_miss=table_columns.takes_missing(fitted))
+    if are_seen:
+        note(f"{SEEN}. {SEEN_TRY}")
     with table_columns.named_columns():
         result = scores(fitted, rows.X, rows.y)
     show(f"Scores on {files}", {"rows": len(rows), **result}, as_json)

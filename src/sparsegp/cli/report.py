@@ -13,6 +13,7 @@ import typer
 from sparsegp.cli import options, table_columns
 from sparsegp.cli.fit import Settings, kinds_of, text_among
 from sparsegp.cli.output import note, print_json, show, show_rows, shown
+from sparsegp.cli.predict import SEEN, SEEN_TRY
 from sparsegp.cli.table_columns import Labelled
 from sparsegp.cli.watch import INTERRUPTED, watched
 from sparsegp.errors import InputError, MissingPackageError, SparseGPError
@@ -34,7 +35,10 @@ def report(
     no_header: options.NoHeader = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write a page with scores, warnings, pictures and assumptions. Give rows that the model has not seen."""
+    """Write a page that judges a model.
+
+    It has scores, warnings, pictures and assumptions. Give rows that the model has not seen.
+    """
     destination(output)  # found out before the work
     from sparsegp import report as pages
 
@@ -43,15 +47,23 @@ def report(
     files = table_columns.files(data, sep, decimal, encoding, no_header)
     source = table_columns.open_for(fitted, files, name)
     table_columns.say_unused(fitted, source, name)
-    rows = table_columns.read_all(fitted, source)
+    rows, are_seen = table_columns.read_all(fitted, source)
     with table_columns.named_columns():
         found = pages.judge(fitted, rows.X, rows.y)
+        if are_seen:
+            found = replace(found, findings=[_seen(), *found.findings])
         pages.write(fitted, rows.X, rows.y, output, title=title or model.stem, target_name=name, judgement=found)
     warnings = [finding.what for finding in found.findings if finding.severity == "warning"]
     worst = None if found.segments.worst is None else str(found.segments.worst)
     facts = {"worst_part": worst, "discrete_target": found.targets.is_discrete, "warnings": warnings}
     about = {"report": str(output), "verdict": str(found.verdict), "rows": len(rows)}
     show("Report", {**about, **found.scores, "matters": _what_matters(found), **facts}, as_json)
+
+
+def _seen() -> Any:
+    from sparsegp.estimators.judging import WARNING, Finding
+
+    return Finding(WARNING, SEEN, "the file is a batch of rows that it holds", SEEN_TRY)
 
 
 def _loaded(path: Path) -> Any:
@@ -97,7 +109,10 @@ def compare(
     no_header: options.NoHeader = False,
     as_json: options.Json = False,
 ) -> None:
-    """Fit several approximations to the same rows and score them on the same other rows."""
+    """Fit several approximations and score them.
+
+    All learn from the same rows and are scored on the same other rows.
+    """
     wanted = _wanted(approximations)
     kinds = kinds_of(categorical, ignore, dates)
     files = replace(table_columns.files(data, sep, decimal, encoding, no_header), text=text_among(kinds))
@@ -217,7 +232,10 @@ def plan(
     no_header: options.NoHeader = False,
     as_json: options.Json = False,
 ) -> None:
-    """Predict time, memory, passes and traffic of a fit. Reads no more than the footer and the first rows."""
+    """Say what a fit will cost, without fitting.
+
+    Time, memory, passes and traffic. Reads no more than the footer and the first rows.
+    """
     import sparsegp
 
     found = sparsegp.plan(

@@ -5,7 +5,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,9 +166,17 @@ def rows_of(model: Any, source: "FileSource", *, may_miss: bool = False) -> Iter
             yield rows if known.all() else rows.take(known)
 
 
-def read_all(model: Any, source: "FileSource", *, may_miss: bool = False) -> Labelled:
-    """All rows with known targets at once, for a model that was fitted."""
-    return _joined([rows.given for rows in rows_of(model, source, may_miss=may_miss)])
+def read_all(model: Any, source: "FileSource", *, may_miss: bool = False) -> tuple[Labelled, bool]:
+    """All rows with known targets at once, for a model that was fitted, and whether they are a batch that it holds."""
+    rows = list(rows_of(model, source, may_miss=may_miss))
+    return _joined([part.given for part in rows]), _hash(rows) in _batches_of(model)
+
+
+def _batches_of(model: Any) -> tuple[str, ...]:
+    """Ids of the batches in a model, or in what predicts without torch."""
+    fitted = getattr(model, "fitted_", None)
+    found: tuple[str, ...] = model.batches if fitted is None else fitted.batches
+    return found
 
 
 def labelled(source: "FileSource") -> Labelled:
@@ -198,9 +206,13 @@ def _joined(found: list[Labelled]) -> Labelled:
 
 def content_id(model: Any, source: "FileSource") -> str:
     """The name of a batch of rows that was given none."""
+    return _hash(rows_of(model, source))
+
+
+def _hash(rows: Iterable[Rows]) -> str:
     from sparsegp import files as model_files
 
-    batches = (rows.batch for rows in rows_of(model, source))
+    batches = (part.batch for part in rows)
     return model_files.content_id((batch.X, batch.y, batch.weight, batch.noise_var) for batch in batches)
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def update(
     model: options.Model,
     data: Annotated[
-        list[Path], typer.Argument(help="Files of new rows, each file or folder a batch; - for standard input.")
+        list[Path],
+        typer.Argument(metavar="FILE", help="Files of new rows, each file or folder a batch; - for standard input."),
     ],
     target: options.KnownTarget = None,
     weight: options.Weight = None,
@@ -106,11 +107,16 @@ def _warn_of_drift(model: Any) -> None:
 
 
 def merge(
-    models: Annotated[list[Path], typer.Argument(help="Model files: a model, and those of `update --separate`.")],
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL", help="Model files: a model, and those of `update --separate`.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")],
     as_json: options.Json = False,
 ) -> None:
-    """Merge models of different rows, exactly: the result is the model of all rows."""
+    """Merge models of different rows, exactly.
+
+    The result is the model of all rows.
+    """
     if len(models) < 2:
         raise InputError("merge takes at least two model files.")
     import sparsegp

@@ -1,6 +1,5 @@
 """Which columns of a table are inputs, target, noise and weight, and how they become numbers."""
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from sparsegp.data.batches import Array, Batch, Place
 from sparsegp.data.encoding import Encoding
 from sparsegp.data.layout import FeatureLayout
 from sparsegp.data.values import BOOLEAN_TYPE, EMPTY_TYPE, NUMBER_TYPE, family, numbers
-from sparsegp.errors import InputError
+from sparsegp.errors import InputError, did_you_mean
 
 _MOST_NAMES = 20
 _NUMBERS = (NUMBER_TYPE, BOOLEAN_TYPE, EMPTY_TYPE)
@@ -180,9 +179,17 @@ class Header:
 
     def require(self, name: str, what: str) -> None:
         if name not in self.types:
-            near = difflib.get_close_matches(name, self.types, n=3, cutoff=0.5)
-            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            hint = did_you_mean(name, self.types) or self._says_of_values()
             raise InputError(f"{what} is not a column of {self.where}.{hint} It has {_listed(list(self.types))}.")
+
+    def _says_of_values(self) -> str:
+        """Two numbers among the names, or more: the line with the names may be missing."""
+        if sum(map(_is_number, self.types)) < 2:
+            return ""
+        return (
+            " Some of its names are numbers: is the line with the names missing? For CSV, --no-header (header=False) "
+            "calls the columns column1, column2, ..."
+        )
 
     def require_numbers(self, named: Mapping[str, str]) -> None:
         """Target, noise and weight, by their roles."""
@@ -233,6 +240,14 @@ def _compared(kind: Any) -> str | None:
     """What the values are; booleans are numbers."""
     found = family(kind)
     return NUMBER_TYPE if found == BOOLEAN_TYPE else found
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_coded(kind: Any) -> bool:

@@ -1,7 +1,7 @@
 """Which rows a model has been given, in a fixed number of bytes: rows that it never had need not be forgotten.
 
 A counting Bloom filter of hashes of rows, as the user gave them. A row that was added is always found. One that was not
-is found by chance: with N rows held about (1 - exp(-3 N / 32768))^3 times, 0.07 % at 1,000 rows and 5 % at 5,000. All
+is found by chance: with N rows held about (1 - exp(-3 N / 32768))^3 times, 0.07% at 1,000 rows and 5% at 5,000. All
 rows of a call must be found, so that a batch slips through far more seldom.
 """
 

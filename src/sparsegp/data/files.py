@@ -1,7 +1,6 @@
 """Parquet, CSV, Feather/Arrow and JSON lines, folders of them and globs, streamed: only the columns that are needed, a
 batch at a time."""
 
-import difflib
 import glob
 import re
 import warnings
@@ -17,7 +16,7 @@ from sparsegp.data.columns import Columns, FromTable, Header, Piece, Roles
 from sparsegp.data.file_kinds import label
 from sparsegp.data.formats import TableFile, table_file
 from sparsegp.data.text_files import CsvFile, Dialect
-from sparsegp.errors import InputError
+from sparsegp.errors import InputError, did_you_mean
 
 PARQUET_SUFFIXES = (".parquet", ".pq", ".parq")
 ARROW_SUFFIXES = (".feather", ".arrow", ".arrows", ".ipc")
@@ -89,9 +88,13 @@ def _globbed(path: Path) -> list[Path]:
     if named:
         return [file for name in named for file in files_in(Path(name))]
     siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, siblings, n=3)
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else " Check the path."
+    hint = did_you_mean(path.name, siblings, _stem) or " Check the path."
     raise InputError(f"There is no file or folder '{path}'.{hint}")
+
+
+def _stem(name: str) -> str:
+    """Without .csv.gz: two names are not alike because they end alike."""
+    return name.split(".")[0]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """What the columns of a table are: one pass over its rows, whose findings can be added up over parts of them."""
 
-import difflib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +33,7 @@ from sparsegp.data.values import (
     timestamps,
     zone_of,
 )
-from sparsegp.errors import InputError
+from sparsegp.errors import InputError, did_you_mean
 
 AS_NUMBER, AS_CATEGORY, AS_DATE, AS_IGNORED = "number", "category", "date", "ignore"
 ASKED = (AS_NUMBER, AS_CATEGORY, AS_DATE, AS_IGNORED)
@@ -88,12 +87,10 @@ class Asked:
     def require_known(self, names: Sequence[str]) -> None:
         for name in self.kinds:
             if name not in names:
-                near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-                hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
                 shown = ", ".join(map(repr, names[:20]))
                 raise InputError(
                     f"categorical= or columns= (--categorical, --dates, --ignore) names {name!r}, which is no column "
-                    f"of X.{hint} It has {shown}."
+                    f"of X.{did_you_mean(name, names)} It has {shown}."
                 )
 
 

@@ -21,7 +21,7 @@ MOST_COLUMNS = 20
 
 @dataclass
 class ImportanceDisplay(Display):
-    """How much the RMSE grows when a column is shuffled, with 95 % intervals; the column that matters most on top.
+    """How much the RMSE grows when a column is shuffled, with 95% intervals; the column that matters most on top.
 
     Parameters
     ----------
@@ -71,7 +71,8 @@ class ImportanceDisplay(Display):
         self.ax_.axvline(0.0, color=GREY, lw=1)
         self.ax_.barh(places, growth[shown], color=BLUE, height=0.62, alpha=0.85)
         reach = np.stack([growth[shown] - lower[shown], upper[shown] - growth[shown]])
-        self.ax_.errorbar(growth[shown], places, xerr=reach, fmt="none", ecolor=GREY, elinewidth=1.2, capsize=2.5)
+        ink = matplotlib_package().rcParams["axes.edgecolor"]  # to be seen on the bar and beyond it
+        self.ax_.errorbar(growth[shown], places, xerr=reach, fmt="none", ecolor=ink, elinewidth=1.2, capsize=2.5)
         self.ax_.set_yticks(places, [self.importance.names[d] for d in shown], parse_math=False)
         self.ax_.invert_yaxis()
         label_axes(self.ax_, "growth of the RMSE without the column", "")
@@ -79,7 +80,7 @@ class ImportanceDisplay(Display):
 
 @dataclass
 class EffectDisplay(Display):
-    """The average prediction along a column, with a 95 % band; per level with intervals where it has few values.
+    """The average prediction along a column, with a 95% band; per level with intervals where it has few values.
 
     Parameters
     ----------

@@ -1,5 +1,6 @@
 """The prediction along one column, with its interval, and maps of it over two."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,6 +21,8 @@ from sparsegp.display.axes import (
 )
 from sparsegp.errors import InputError
 from sparsegp.estimators.judging import checked_rows, column_names, origin_of, spread_rows, without_names
+
+MAP_POINTS = 500
 
 
 @dataclass
@@ -126,8 +129,8 @@ class PredictionDisplay(Display):
 class MapDisplay(Display):
     """Mean and standard deviation of y over two columns, the others at their medians.
 
-    Inducing inputs are shown where the model has just two columns, the edges of blocks where it has blocks. `mean`,
-    `std` and `blocks` have a row for each entry of `y`.
+    `rows` are given rows, drawn as points. Inducing inputs are shown where the model has just two columns, the edges of
+    blocks where it has blocks. `mean`, `std` and `blocks` have a row for each entry of `y`.
     """
 
     n_axes = 2
@@ -139,6 +142,7 @@ class MapDisplay(Display):
     feature_names: tuple[str, str]
     inducing: Array | None = None
     blocks: NDArray[np.int64] | None = None
+    rows: Array | None = None
 
     @classmethod
     def from_estimator(
@@ -199,6 +203,7 @@ class MapDisplay(Display):
             (names[first], names[second]),
             None if inducing is None else inducing[:, [first, second]],
             None if blocks is None else blocks.reshape(shape),
+            rows[:: math.ceil(len(rows) / MAP_POINTS), [first, second]],
         ).plot(ax)
 
     def _draw(self) -> None:
@@ -209,6 +214,8 @@ class MapDisplay(Display):
             axes.figure.colorbar(colour_map, ax=axes)
             if self.blocks is not None:
                 self._draw_edges(axes, self.blocks)
+            if self.rows is not None:
+                axes.plot(*self.rows.T, ".", color="white", ms=2, mew=0, alpha=0.6, rasterized=True)
             if self.inducing is not None:
                 axes.plot(*self.inducing.T, "+", color=ORANGE, ms=5, mew=1.2)
             axes.set_xlim(self.x[0], self.x[-1])

@@ -161,7 +161,9 @@ class CoverageDisplay(Display):
     def _plot_part(self, part: Segment, height: float, fails: bool) -> None:
         colour, marker = (ORANGE, "s") if fails else (BLUE, "o")
         style = {"fmt": marker, "ms": 3.5, "lw": 0.8, "alpha": 0.9}
-        self.ax_.errorbar(part.coverage, height, xerr=2.0 * part.error, color=colour, **style)
+        # a share is between 0 and 1, however few rows
+        reach = [[min(2.0 * part.error, part.coverage)], [min(2.0 * part.error, 1.0 - part.coverage)]]
+        self.ax_.errorbar(part.coverage, height, xerr=reach, color=colour, **style)
 
 
 @dataclass

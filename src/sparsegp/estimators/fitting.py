@@ -144,5 +144,7 @@ def _said_of_short_time(call: Call, data: Opened, posed: Posed, progress: Progre
 
 def _of_a_part(n_seen: int, n_all: int, model: Any) -> str:
     """What a model of a part of its rows is."""
-    later = "Updates first take in the rows that it holds." if model.approx.is_local else "Updates go on from those."
-    return f"the model rests on {n_seen:,} of {n_all:,} rows ({n_seen / n_all:.2g} of them). {later}"
+    later = "Updates add to the rows that it holds." if model.approx.is_local else "Updates add to those."
+    return (
+        f"the model rests on {n_seen:,} of {n_all:,} rows ({n_seen / n_all:.0%}). More time gives a better one. {later}"
+    )

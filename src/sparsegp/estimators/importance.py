@@ -78,7 +78,7 @@ class Importance:
 
     @property
     def interval(self) -> tuple[Array, Array]:
-        """95 % intervals of `rmse_growth`."""
+        """95% intervals of `rmse_growth`."""
         half = TWO_SIDED_95 * self.error
         return self._rooted(self.growth - half), self._rooted(self.growth + half)
 
@@ -119,7 +119,7 @@ def _lost(
 class Effect:
     """The average prediction if a column had the same value in all rows (partial dependence), value after value.
 
-    `lower` and `upper` are a 95 % interval of that average: what the model does not know of it. `shares` has the part
+    `lower` and `upper` are a 95% interval of that average: what the model does not know of it. `shares` has the part
     of the rows with each value where the column has `levels`, else None. With a `target_transform` the average is
     taken on the transformed scale, and carried back.
     """

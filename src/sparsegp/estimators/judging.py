@@ -210,7 +210,7 @@ def _columns(case: Case) -> Iterator[Finding]:
 def _calibration(case: Case) -> Iterator[Finding]:
     found = case.honesty
     evidence = (
-        f"the 95 % interval holds {found.covered:.1%} of {found.n_rows:,} given rows; mean error over all intervals "
+        f"the 95% interval holds {found.covered:.1%} of {found.n_rows:,} given rows; mean error over all intervals "
         f"{found.error:.1%}"
     )
     if found.is_narrow or found.is_short:
@@ -222,12 +222,14 @@ def _calibration(case: Case) -> Iterator[Finding]:
             "skewed y above zero; if these rows are newer than the training rows, fit again on recent ones.",
         )
     elif found.is_wide:
+        is_calibrated = getattr(case.model, "calibration", "auto") is not None
+        first = "" if is_calibrated else "calibration='auto', "
         yield Finding(
             NOTICE,
             "The intervals are wider than needed",
             evidence,
-            "They are safe but say less than they could. Try calibration='auto', HeteroscedasticGPRegressor (noise "
-            "that varies) or more inducing inputs.",
+            f"They are safe but say less than they could. Try {first}HeteroscedasticGPRegressor (noise that varies) or "
+            "more inducing inputs.",
         )
 
 
@@ -240,7 +242,7 @@ def _natural_zero(case: Case) -> Iterator[Finding]:
     yield Finding(
         NOTICE,
         "Some intervals reach below zero, where no target is",
-        f"{below:.1%} of the 95 % intervals do; the smallest target of the given rows is {case.y.min():.4g}",
+        f"{below:.1%} of the 95% intervals do; the smallest target of the given rows is {case.y.min():.4g}",
         f"If the target cannot be negative, fit with target_transform={transform!r} (sparsegp fit --target-transform "
         f"{transform}): its intervals end at zero, and are as exact.",
     )
@@ -271,7 +273,7 @@ def _segments(case: Case) -> Iterator[Finding]:
     if worst is None or (case.honesty.is_wide and not worst.is_narrow):  # all are too wide, which is said already
         return
     evidence = (
-        f"the {100 * worst.expected:g} % interval holds {worst.coverage:.1%} of these {worst.n_rows:,} rows, "
+        f"the {100 * worst.expected:g}% interval holds {worst.coverage:.1%} of these {worst.n_rows:,} rows, "
         f"±{worst.error:.1%} by chance; {len(segments.failing)} of {len(segments.tested)} parts of the rows fail, this "
         "one most clearly"
     )

@@ -68,8 +68,8 @@ class ProgressLine:
 
     def _write(self, words: str) -> None:
         text = f"[sparsegp] {time.perf_counter() - self.started:.0f} s: {words}"
-        # spaces wipe out what is left of a longer line
-        self.stream.write(f"\r{text.ljust(self._width)}")
+        # spaces wipe out what is left of a longer line; a warning in between starts where the line does
+        self.stream.write(f"\r{text.ljust(self._width)}\r")
         self.stream.flush()
         self._width = len(text)
 

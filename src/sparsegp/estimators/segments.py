@@ -28,7 +28,7 @@ LEAST_PIT = 1e-4
 class Honesty:
     """Whether intervals hold as many of all rows as they promise, up to chance.
 
-    `covered` is the share of rows inside the 95 % interval. `error` is the mean distance over all levels between what
+    `covered` is the share of rows inside the 95% interval. `error` is the mean distance over all levels between what
     is promised and what is held, and `excess` the mean of held minus promised: above zero, intervals are too wide.
     """
 
@@ -54,7 +54,7 @@ class Honesty:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the 95 % interval holds too few rows: the worst that can be wrong."""
+        """Whether the 95% interval holds too few rows: the worst that can be wrong."""
         return self.covered < COVERAGE - self._chance
 
     @property
@@ -200,7 +200,7 @@ class Segments:
     def __str__(self) -> str:
         failing = set(self.failing)
         lines = [f"{part}{'  <- fails' if part in failing else ''}" for part in self.parts]
-        return "\n".join([f"Coverage of the {100 * self.options.coverage:g} % interval", *lines])
+        return "\n".join([f"Coverage of the {100 * self.options.coverage:g}% interval", *lines])
 
 
 def _independence(

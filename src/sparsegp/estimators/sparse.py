@@ -667,7 +667,8 @@ class SparseGPRegressor(Estimator):
         if self.fitted_.columns.encoding != other.fitted_.columns.encoding:
             raise FingerprintError(
                 "Models can only be merged when their columns became numbers in the same way; these have met other "
-                "levels, dates or missing values. Give the rows of both to one fit, or fill `without_rows()` of one."
+                "levels, dates or missing values. Give the rows of both to one fit, or make the parts from one "
+                "model (`without_rows()`; sparsegp update --separate)."
             )
         merged = self.model_.merge(other.model_) if self.scaling_.same_as(other.scaling_) else None
         if merged is None:

@@ -64,7 +64,7 @@ def _scores(found: Mapping[str, Any], transform: TargetTransform | None) -> str:
     if n_rows is None or "rmse" not in found:
         return NO_SCORES
     inside = found.get("coverage_95")
-    coverage = "" if inside is None else f", {inside:.1%} inside the 95 % interval"
+    coverage = "" if inside is None else f", {inside:.1%} inside the 95% interval"
     how = "held out of the fit" if "held_out" in found else "each left out in turn"
     of = "" if transform is None else f" of {transform.name}(y)"
     return f"RMSE{of} {found['rmse']:.4g}, R²{of} {found['r2']:.3f}{coverage}, on {n_rows:,} rows {how}"

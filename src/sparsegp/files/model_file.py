@@ -147,7 +147,8 @@ def require_disjoint(first: Any, second: Any) -> None:
     """
     both = sorted(set(batch_ids(first)) & set(batch_ids(second)))
     if both:
+        others = f" and {len(both) - 1} more" if len(both) > 1 else ""
         raise InputError(
-            f"Both models hold batch {both[0]!r} ({len(both)} such batches): its rows would count twice. "
-            "Merge models that were updated with different batches."
+            f"Both models hold the batch {both[0]!r}{others}: these rows would count twice. "
+            "Merge a model with models of other rows, as `sparsegp update --separate` makes them."
         )

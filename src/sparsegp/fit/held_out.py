@@ -195,7 +195,8 @@ def _of_all_rows(last: Progress, smaller: Problem, train: MemoryRows, seen: Resi
     found = Residuals.of(model, seen.block)
     if found.errors["rmse"] >= seen.errors["rmse"]:
         return last, seen
-    why = f"a plane was better than {last.model.approx.name} of {last.rows_seen:,.0f} rows: all have a smaller model"
+    name, part = last.model.approx.name, f"{last.rows_seen:,.0f} rows"
+    why = f"a plane through all rows was better than {name} of {part}, so a smaller model takes all rows"
     choice = {"approximation": smaller.approx.name, "n_inducing": smaller.n_inducing, "reason": why}
     done = replace(last, model=model, info={**info, "choice": choice}, rows_seen=train.total_weight, fraction=1.0)
     return replace(done, is_exact=True), found

@@ -25,7 +25,7 @@ PROFILES: dict[str, Profile | None] = {
 class GreatCircle(Kernel):
     """k = variance * profile(c / lengthscale), c = 2 R sin(d / (2 R)), for places with the great-circle distance d.
 
-    c is the straight line through the earth, which is d but for 0.1 % up to 1,000 km. As a function of c every profile
+    c is the straight line through the earth, which is d but for 0.1% up to 1,000 km. As a function of c every profile
     is a covariance on the sphere; as a function of d the smooth ones are not. There is no seam at 180 degrees and no
     crowding at the poles.
 

@@ -88,7 +88,7 @@ class CoverageScorer:
     def __post_init__(self) -> None:
         if not 0.0 < self.coverage < 1.0:
             raise InputError(
-                f"coverage is a probability strictly between 0 and 1, as 0.95 for 95 %; got {self.coverage!r}."
+                f"coverage is a probability strictly between 0 and 1, as 0.95 for 95%; got {self.coverage!r}."
             )
 
     def __call__(self, estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:

@@ -518,7 +518,7 @@ def summary(
     Returns
     -------
     dict of str to float
-        The scores, from "rmse" to the coverage and width of 95 % intervals.
+        The scores, from "rmse" to the coverage and width of 95% intervals.
 
     Raises
     ------
@@ -617,5 +617,5 @@ def _require_ordered(lower: Vector, upper: Vector) -> None:
 def _levels(levels: ArrayLike) -> Vector:
     (tau,) = _vectors(levels=levels)
     if tau.min() <= 0 or tau.max() >= 1 or (np.diff(tau) <= 0).any():
-        raise InputError(f"levels must increase strictly inside (0, 1), got {tau.tolist()}; sort them, as 0.05 not 5 %")
+        raise InputError(f"levels must increase strictly inside (0, 1), got {tau.tolist()}; sort them, as 0.05 not 5%")
     return tau

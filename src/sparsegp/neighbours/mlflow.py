@@ -146,4 +146,4 @@ class _PyFunc:
 
 def _require_probability(coverage: Any) -> None:
     if not isinstance(coverage, int | float) or not 0.0 < coverage < 1.0:
-        raise InputError(f"coverage is a probability strictly between 0 and 1, as 0.95 for 95 %; got {coverage!r}.")
+        raise InputError(f"coverage is a probability strictly between 0 and 1, as 0.95 for 95%; got {coverage!r}.")

@@ -10,7 +10,7 @@ and sigma the logistic function
     limit_slope = sigma(s (x - x_0)) - sigma(s (x - x_1))
 
 The kink of a hard limit stops full steps of q(g_u) and line searches: with half of the rows at the floor an ascent took
-thirty evaluations instead of five. A factor of two away from a limit this one changes the noise by 0.3 %.
+thirty evaluations instead of five. A factor of two away from a limit this one changes the noise by 0.3%.
 """
 
 import math

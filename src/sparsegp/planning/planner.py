@@ -29,6 +29,8 @@ from sparsegp.planning.shape import DataShape, ModelShape, checked_estimator, mo
 
 PLACES = {MEMORY: "in memory", DISK: "from disk", CLUSTER: "on a cluster"}
 GAP = "  "
+NOTHING = {"0", "0 s"}
+"""What costs this much everywhere has no line."""
 LARGE_BLOCK = 4.0
 MUCH_TALK = 0.5
 _TIMES = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
@@ -104,7 +106,8 @@ class Plan:
             "from and to disk": lambda e: size(e.disk_bytes),
             "through the network": lambda e: size(e.network_bytes),
         }
-        return [[name, *(text(found) for found in self.estimates)] for name, text in lines.items()]
+        found = [[name, *map(text, self.estimates)] for name, text in lines.items()]
+        return [line for line in found if set(line[1:]) - NOTHING]
 
 
 def plan(

@@ -8,7 +8,7 @@ from sparsegp.core.predictive import Array
 
 
 def scores(model: Any, X: Array, y: Array) -> dict[str, float]:
-    """RMSE, R^2, NLPD, CRPS, and coverage and mean width of the 95 % interval."""
+    """RMSE, R^2, NLPD, CRPS, and coverage and mean width of the 95% interval."""
     forecast = model.forecast(X)
     lower, upper = forecast.interval(0.95)
     rmse = metrics.rmse(y, forecast.mean)

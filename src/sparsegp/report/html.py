@@ -54,7 +54,7 @@ th { color: var(--soft); font-weight: 600; }
 tbody tr:last-child td { border-bottom: 0; }
 @media (max-width: 36rem) { main { padding: 1rem .8rem 2rem; } figure { padding: .8rem .6rem; }
   th, td { padding: .35rem .5rem; } }
-summary { cursor: pointer; color: var(--accent); margin-bottom: .6rem; }
+summary { cursor: pointer; color: var(--accent); margin: .6rem 0; }
 code { overflow-wrap: anywhere; font-size: .88rem; }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -92,7 +92,7 @@ class Page:
 
     def html(self) -> str:
         """The page as text."""
-        kernel = f"<p>Kernel: <code>{escape(self.kernel)}</code></p>" if self.kernel else ""
+        kernel = _more("The kernel in numbers", f"<code>{escape(self.kernel)}</code>") if self.kernel else ""
         body = "".join(
             [
                 f"<header><h1>{escape(self.title)}</h1><p>{escape(self.subtitle)}</p></header>",
@@ -120,7 +120,7 @@ class Page:
         )
 
 
-PART_HEADINGS = ("rows with", "rows", "inside their 95 % interval", "chance allows", "")
+PART_HEADINGS = ("rows with", "rows", "inside their 95% interval", "chance allows", "")
 COLUMN_HEADINGS = ("column", "smallest", "median", "largest", "mean", "std", "distinct values")
 
 
@@ -169,7 +169,11 @@ def _coverage(sentence: str, pictures: Sequence[Picture], parts: Sequence[Sequen
     said = f"<p>{escape(sentence)}</p>{_figures(pictures) if pictures else ''}"
     if not parts:
         return said
-    return f"{said}<details><summary>All parts</summary>{_table(PART_HEADINGS, parts)}</details>"
+    return said + _more("All parts", _table(PART_HEADINGS, parts))
+
+
+def _more(summary: str, content: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def _bullets(sentences: Sequence[str]) -> str:

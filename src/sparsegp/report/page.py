@@ -79,7 +79,7 @@ def _page(
         assumptions=assumptions,
         parameters=parameters,
         kernel=kernel,
-        columns=_columns(X, y, column_names(seen), target_name),
+        columns=_columns(X, y, _told(seen, X), target_name),
         footer=f"Written by sparsegp {version('sparsegp')} on {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
     )
 
@@ -112,8 +112,8 @@ def _tiles(judgement: Judgement, y_std: float) -> list[Tile]:
     return [
         Tile("RMSE", f"{shown(found['rmse'])}", f"typical error; guessing the mean: {shown(y_std)}{straight}"),
         Tile("R²", f"{found['r2']:.3f}", "share of the variance explained"),
-        Tile("95 % coverage", f"{found['coverage_95']:.1%}", "of the rows are inside their 95 % interval"),
-        Tile("95 % width", f"{shown(found['width_95'])}", "mean width of the 95 % interval"),
+        Tile("95% coverage", f"{found['coverage_95']:.1%}", "of the rows are inside their 95% interval"),
+        Tile("95% width", f"{shown(found['width_95'])}", "mean width of the 95% interval"),
         Tile("CRPS", f"{shown(found['crps'])}", "error of the whole forecast, in units of the target"),
         Tile("NLPD", f"{found['nlpd']:.4g}", surprise),
     ]
@@ -132,9 +132,15 @@ def _part(part: Segment, fails: bool) -> tuple[str, ...]:
     return part.name, *numbers, verdict if fails else ""
 
 
-def _columns(X: Array, y: Array, names: list[str], target_name: str) -> list[tuple[str, ...]]:
+def _told(model: Any, X: Array) -> dict[int, str]:
+    """Names of the columns of the matrix to tell of; that no row has a level, or that none is missing, says nothing."""
+    is_number = model.judged.layout.standardized
+    return {d: name for d, name in enumerate(column_names(model)) if is_number[d] or np.any(X[:, d] != 0.0)}
+
+
+def _columns(X: Array, y: Array, names: dict[int, str], target_name: str) -> list[tuple[str, ...]]:
     rows = [_summary(f"{target_name} (target)", y)]
-    rows += [_summary(name, X[:, d]) for d, name in enumerate(names[:MOST_COLUMNS])]
+    rows += [_summary(name, X[:, d]) for d, name in list(names.items())[:MOST_COLUMNS]]
     if len(names) > MOST_COLUMNS:
         rows.append((f"and {len(names) - MOST_COLUMNS} more", *[""] * 6))
     return rows

@@ -50,7 +50,7 @@ def what_matters(model: Any, X: Any, y: Array, target_name: str, importance: Imp
     yield _picture(
         "Importance of the columns",
         "How much the typical error (RMSE) grows when the values of a column are shuffled among the rows, so that they "
-        "say nothing. Lines are 95 % intervals: a column whose line reaches zero may not matter.",
+        "say nothing. Lines are 95% intervals: a column whose line reaches zero may not matter.",
         lambda ax: display.ImportanceDisplay(importance).plot(ax),
         height=_height_for(len(importance.names)),
     )
@@ -106,7 +106,7 @@ def _effect(effect: Effect, target_name: str, how: str, companions: str) -> Pict
     return _picture(
         f"Effect of {effect.name}",
         f"The average prediction of {target_name}{how} if all rows had this value of {effect.name} and kept their "
-        f"other columns. {each} 95 % of what the model does not know of that average.{levels}{companions}",
+        f"other columns. {each} 95% of what the model does not know of that average.{levels}{companions}",
         draw,
         height=_height_for(len(effect.values)) if effect.has_levels else HEIGHT,
     )
@@ -171,14 +171,15 @@ def _slice(model: Any, X: Array, y: Array, column: int, target_name: str) -> Pic
         shown.ax_.set_ylabel(target_name, parse_math=False)
 
     name = column_names(model)[column]
-    return _picture(f"Prediction along {name}", f"Mean and 95 % interval of {target_name}.", draw)
+    return _picture(f"Prediction along {name}", f"Mean and 95% interval of {target_name}.", draw)
 
 
 def _map_caption(model: Any, n_columns: int) -> str:
     others = "" if n_columns == 2 else " Other columns are at their medians."
     crosses = " Crosses are inducing inputs." if n_columns == 2 and model.judged.inducing is not None else ""
     edges = " White lines are the edges of blocks." if model.judged.has_blocks else ""
-    return f"Mean and standard deviation of the prediction.{others}{crosses}{edges}"
+    points = " White points are rows: where there are none, the model guesses."
+    return f"Mean and standard deviation of the prediction.{others}{points}{crosses}{edges}"
 
 
 def _picture(

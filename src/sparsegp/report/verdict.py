@@ -33,7 +33,7 @@ class Verdict:
     def of(cls, rmse: float, n_rows: int, baselines: Baselines, honesty: Honesty, segments: Segments) -> "Verdict":
         accuracy = _accuracy(rmse, n_rows, baselines)
         if n_rows < FEWEST_ROWS:
-            inside = f"{round(honesty.covered * n_rows)} of {n_rows} inside their 95 % interval"
+            inside = f"{round(honesty.covered * n_rows)} of {n_rows} inside their 95% interval"
             return cls("Too few rows to judge by.", accuracy, f"There {'is' if n_rows == 1 else 'are'} {inside}.")
         return cls(
             _headline(rmse, baselines, honesty, segments),
@@ -85,7 +85,7 @@ def _compared(rmse: float, other: float, name: str) -> str:
 
 
 def _honesty(honesty: Honesty, segments: Segments) -> str:
-    inside = f"{honesty.covered:.1%} of the rows lie inside their 95 % interval"
+    inside = f"{honesty.covered:.1%} of the rows lie inside their 95% interval"
     if honesty.is_narrow:
         said = f"Only {inside}: do not rely on the intervals."
     elif honesty.is_wide:

@@ -113,6 +113,7 @@ def restored(model: Model) -> "Predictor":
         _scale=_restored_scale(model),
         _encoding=encoding,
         _completion=restore_completion(model.columns.completion, model.columns.count),
+        batches=tuple(model.seen_batches or ()),
         info_={**model.info, "stages": model.learning or []},
         _kind=ESTIMATORS[model.estimator or model.kind],
         _normalize=bool(model.parameters.get("normalize", True)),
@@ -161,6 +162,8 @@ class Predictor:
     _scale: LocalScale | None = field(repr=False)
     _encoding: Encoding | None = field(repr=False)
     _completion: Completion | None = field(repr=False)
+    batches: tuple[str, ...] = field(repr=False)
+    """Ids of the batches of rows in the model."""
     info_: dict[str, Any] = field(repr=False)
     """How the model came about."""
     _kind: str = field(repr=False)
