@@ -70,6 +70,27 @@ def test_a_steady_stream_stays_covered():
     assert 0.935 <= np.concatenate(held).mean() <= 0.965
 
 
+def loud_on_the_right(n, factor, seed):
+    """Noise that is ten times as loud for x > 1, and `factor` times what it was everywhere."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3.0, 3.0, (n, 1))
+    noise_std = factor * np.where(X[:, 0] > 1.0, 0.5, 0.05)
+    return X, np.sin(2.0 * X[:, 0]) + noise_std * rng.standard_normal(n)
+
+
+@pytest.mark.parametrize("approximation", ["vfe", "pic"])
+def test_drift_is_more_than_the_calibration_expects(approximation):
+    options = {"kernel": "se", "n_inducing": 20, "n_blocks": 15, "random_state": 0}
+    model = SparseGPRegressor(approximation=approximation, **options).fit(*loud_on_the_right(2000, 1.0, 0))
+    assert model.info_["calibration"]["kind"] == "scale"
+    X, y = loud_on_the_right(600, 1.0, 1)
+    for batch in np.array_split(np.argsort(X[:, 0]), 6):  # the loudest rows come last, and count most
+        model.partial_fit(X[batch], y[batch])
+    assert 0.7 < model.info_["innovations"]["mean_square"] < 1.3
+    model.partial_fit(*loud_on_the_right(300, 3.0, 2))
+    assert model.info_["innovations"]["drift"]
+
+
 def test_rows_that_leave_and_models_that_join_keep_the_calibration():
     X, y = stream(400, 0.1, 0)
     model = SparseGPRegressor(approximation="vfe", kernel="se", n_inducing=20, random_state=0).fit(X, y)

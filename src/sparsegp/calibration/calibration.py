@@ -35,10 +35,14 @@ class Calibration:
     n_rows: int = 0
     gain: float = 0.0
 
-    def after(self, forecast: "Calibrated", y: ArrayLike, half_life: float, farthest: float) -> "Calibration":
+    def after(self, r: Array, half_life: float, farthest: float) -> "Calibration":
         """With the residuals of new rows, which were forecast before they were known; older ones fade."""
-        r = np.clip(forecast.residuals(y), -farthest, farthest)
-        return replace(self, shape=self.shape.after(r, half_life), n_rows=self.n_rows + len(r))
+        shape = self.shape.after(np.clip(r, -farthest, farthest), half_life)
+        return replace(self, shape=shape, n_rows=self.n_rows + len(r))
+
+    def surprise(self, r: Array, most: float) -> float:
+        """Mean square of residuals of new rows by what the shape expects of it; each counts with `most` of that."""
+        return float(np.minimum(r**2 / self.shape.var, most).mean())
 
     def applied(self, forecast: Predictive, X: Tensor, target_mean: float, target_scale: float) -> "Calibrated":
         """The calibrated forecast at rows X, which are in the scaling of the model."""

@@ -55,6 +55,7 @@ from sparsegp.fit.posing import AskedStart, FitOptions, begun
 from sparsegp.fit.problem import Start
 from sparsegp.fit.progress import Progress
 from sparsegp.fit.scaling import Scaling
+from sparsegp.infer.recursive import OUTLIER_SQ
 from sparsegp.kernels import Kernel
 from sparsegp.parallel import one_torch_thread
 
@@ -220,21 +221,21 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         batch = self._later_batch(given)
         block, labels = self._block_of(batch, given.blocks)
         if len(block):
-            calibration, digest = self._calibration_after(block, labels), self.fitted_.digest
+            calibration, digest = self.calibration_, self.fitted_.digest
+            model = self._added(self.model_, block, labels).reported()
+            if calibration is not None:  # new rows are forecast by the model that does not have them: that is honest
+                r, options = self._residuals(calibration, block, labels), self.fit_options.calibration
+                surprise = calibration.surprise(r, OUTLIER_SQ)
+                model = replace(model, innovations=self.model_.innovations.after_rows(len(block), surprise))
+                calibration = calibration.after(r, options.half_life, options.farthest)
             after = None if digest is None else digest.with_rows(batch)
-            self._assign_update(self._added(self.model_, block, labels).reported(), len(batch), after, calibration)
+            self._assign_update(model, len(batch), after, calibration)
         return self
 
-    def _calibration_after(self, block: Block, labels: ArrayLike | None) -> Calibration | None:
-        """New rows are forecast before the model has them: what they say of scale and shape is honest."""
-        before, scaling = self.calibration_, self.scaling_
-        if before is None:
-            return None
-        X = block.X
-        expected = before.applied(self.model_.forecast(X, labels, scaling), X, scaling.y_mean, scaling.y_scale)
-        target = block.y.double().cpu().numpy() * scaling.y_scale + scaling.y_mean
-        options = self.fit_options.calibration
-        return before.after(expected, target, options.half_life, options.farthest)
+    def _residuals(self, calibration: Calibration, block: Block, labels: ArrayLike | None) -> Array:
+        X, scaling = block.X, self.scaling_
+        expected = calibration.applied(self.model_.forecast(X, labels, scaling), X, scaling.y_mean, scaling.y_scale)
+        return expected.residuals(block.y.double().cpu().numpy() * scaling.y_scale + scaling.y_mean)
 
     def _added(self, model: Any, block: Block, labels: ArrayLike | None) -> Any:
         return model.add(block, labels)

@@ -5,7 +5,7 @@ pass over the rows it holds.
 """
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -248,7 +248,8 @@ class Model:
             )
         kept.require_room(numbers)
         state, kept, infos = kept_rows.add_to_blocks(state, kept, block, numbers, self.n_arrived)
-        innovations = reduce(Innovations.after, infos, self.innovations)
+        clipped, expected = (sum(getattr(info, name) for info in infos) for name in ("clipped_nis", "expected_nis"))
+        innovations = self.innovations.after_rows(len(block), clipped / expected)
         return state, kept, kept_rows.with_moved_means(blocking, kept, numbers), innovations
 
     def _kept_in_blocks(self) -> KeptRows:
