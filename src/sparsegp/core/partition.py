@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from sparsegp.checked import as_array
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel, Stationary
 from sparsegp.parallel import one_scipy_thread
@@ -103,7 +104,7 @@ def from_labels(X: Tensor, labels: ArrayLike | Tensor) -> tuple[Partition, Tenso
     Label k stands for the k-th smallest given value. A new point goes to the block whose mean is nearest, at
     a cost of K distances. Training rows keep their given blocks, which `assign` need not reproduce.
     """
-    given = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    given = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else as_array(labels, "blocks")
     if given.shape != (X.shape[0],):
         raise InputError(f"Expected one block label a row, shape [{X.shape[0]}]; got {list(given.shape)}.")
     if not np.issubdtype(given.dtype, np.integer):

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from sparsegp.checked import as_array
 from sparsegp.core import partition
 from sparsegp.core.approximations import Approximation
 from sparsegp.core.block import Block, MemoryRows, Rows
@@ -40,11 +41,7 @@ class Blocking:
         """
         if blocks is None:
             return self.nearest(X)
-        given = torch.from_numpy(np.asarray(blocks).astype(np.int64, casting="same_kind"))
-        if given.shape != (X.shape[0],):
-            raise InputError(
-                f"blocks must have one integer label for each of the {X.shape[0]} rows; got shape {tuple(given.shape)}."
-            )
+        given = torch.from_numpy(require_integers(blocks, X.shape[0]))
         known = torch.arange(self.n_blocks) if self.originals is None else self.originals
         place = torch.searchsorted(known, given).clamp_max(len(known) - 1)
         return torch.where(known[place] == given, place, NO_BLOCK)
@@ -73,13 +70,14 @@ def require_labels(approx: Approximation, blocks: ArrayLike | None, n_rows: int)
         require_integers(blocks, n_rows)
 
 
-def require_integers(blocks: ArrayLike, n_rows: int) -> None:
+def require_integers(blocks: ArrayLike, n_rows: int) -> NDArray[np.int64]:
     """One integer a row."""
-    given = np.asarray(blocks)
+    given = as_array(blocks, "blocks")
     if given.shape != (n_rows,) or not np.issubdtype(given.dtype, np.integer):
         raise InputError(
             f"blocks must have one integer label for each of the {n_rows} rows; got {given.dtype} {given.shape}."
         )
+    return given.astype(np.int64)
 
 
 def drop_weightless(block: Block, blocks: ArrayLike | None) -> tuple[Block, ArrayLike | None]:
@@ -87,7 +85,7 @@ def drop_weightless(block: Block, blocks: ArrayLike | None) -> tuple[Block, Arra
     if block.weight is None or bool((block.weight > 0).all()):
         return block, blocks
     kept = block.weight > 0
-    return block.take(kept), None if blocks is None else np.asarray(blocks)[kept.cpu().numpy()]
+    return block.take(kept), None if blocks is None else require_integers(blocks, len(kept))[kept.cpu().numpy()]
 
 
 def arranged(
