@@ -103,13 +103,16 @@ def _forecasts(model: Any, source: "FileSource", kept: Sequence[str], coverage: 
     import pyarrow as pa
 
     from sparsegp.data.inputs import missing_in
+    from sparsegp.data.scan import require_no_infinity
 
     encoding, takes_missing = table_columns.encoding_of(model), table_columns.takes_missing(model)
     for piece in source.pieces():
         table = piece.table.select(list(source.columns.inputs))
         found = np.full((len(FORECAST), table.num_rows), np.nan)
         if encoding is None:
-            X = source.columns.batch(piece).X
+            batch = source.columns.batch(piece)
+            require_no_infinity(batch, source.feature_names)
+            X = batch.X
             known = np.full(len(X), True) if takes_missing else ~np.isnan(X).any(axis=1)
             if takes_missing:
                 met.unmet.update(missing_in(X, source.feature_names))
