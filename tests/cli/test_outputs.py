@@ -129,6 +129,23 @@ def test_a_link_that_leads_nowhere_is_called_one(folder, program):
     assert "'gone.csv' is a link that leads to no file" in err
 
 
+@pytest.mark.parametrize("linked", [False, True], ids=["file", "link"])
+def test_no_output_takes_the_place_of_what_is_read(folder, program, linked):
+    """It was replaced: the rows of a fit by its model, and those of a prediction by the forecasts."""
+    output, before = "monday.csv", (folder / "monday.csv").read_bytes()
+    if linked:
+        output = "same.csv"
+        (folder / output).symlink_to("monday.csv")
+    for command in (("predict", "model.sgp"), ("report", "model.sgp"), ("fit", "-t", "y", "--time-budget", "0.1")):
+        code, _, err = program(folder, *command, "tuesday.csv", "monday.csv", "-o", output, COLUMNS="300")
+        assert code == 1, command
+        assert f"{output} is a file that is read" in err
+    model = (folder / "model.sgp").read_bytes()
+    assert program(folder, "report", "model.sgp", "monday.csv", "-o", "model.sgp")[0] == 1
+    assert (folder / "monday.csv").read_bytes() == before
+    assert (folder / "model.sgp").read_bytes() == model
+
+
 HOSTILE = ("a[/red]", "[bold]x", "\x1b]0;title\x07\x1b[2J", "\u202etxt", "$\\frac{")
 
 

@@ -49,6 +49,7 @@ def predict(
         raise InputError("--json needs --output: without it the predictions are what is printed.")
     if not 0.0 < coverage < 1.0:
         raise InputError(f"--coverage is a probability between 0 and 1, such as 0.95; got {coverage:g}.")
+    table_columns.require_other(output, data)
     fitted = _loaded(model)
     files = table_columns.files(data, sep, decimal, encoding, no_header)
     source = table_columns.open_for(fitted, files, None, batch_rows=chunk_rows)
