@@ -52,7 +52,7 @@ def starting_point(
     each of the `groups` of columns; noise that is not given, from the differences between neighbours. Both start from
     what the trend has `left`. `warns` of lengthscales that learning may not recover from."""
     least = options.noise_floor * block.target_variance
-    given_noise = None if noise_var is None else float(noise_var) / scaling.y_scale**2
+    given_noise = None if noise_var is None else scaling.standardized_noise(noise_var)
     if isinstance(kernel, str):
         variance, lengthscales = max(left.target_variance, least), median_lengthscales(block.X, rng, groups)
         started: Kernel = kernel_class(kernel)(variance=variance, lengthscales=lengthscales, **_tied(groups))
@@ -60,7 +60,7 @@ def starting_point(
         given, white = as_kernel(kernel)
         started = scaling.standardized_kernel(given)
         if given_noise is None and white is not None:
-            given_noise = white / scaling.y_scale**2
+            given_noise = scaling.standardized_noise(white)
         if warns:
             _warn_of_odd_lengthscales(started)
     found_noise = given_noise is None
