@@ -10,6 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.ipc
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -139,6 +143,46 @@ def test_rows_are_streamed_where_memory_is_short(
     monkeypatch.setattr(memory, "rooms", lambda: [Room("the container", 500 * MIB, 70 * MIB)])
     with pytest.raises(MemoryLimitError, match=r"Holding 400,000 rows of 2 columns in memory needs about 18 MiB"):
         SparseGPRegressor(kernel, "nystrom", n_inducing=5).fit(path, target="y")
+
+
+@pytest.fixture
+def table() -> pd.DataFrame:
+    x = np.linspace(-3.0, 3.0, 200)
+    return pd.DataFrame({"a": x, "b": x[::-1], "y": np.sin(x)})
+
+
+def test_no_thread_is_started_where_its_memory_would_be_refused(
+    tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With less the C library ended the process: cannot allocate memory for thread-local data."""
+    table.to_parquet(tmp_path / "rows.parquet")
+    monkeypatch.setattr(memory, "rooms", lambda: [Room("the process (ulimit)", 500 * MIB, 9 * MIB)])
+    model = SparseGPRegressor("se", "vfe", n_inducing=5, optimizer=None)
+    with pytest.raises(MemoryLimitError, match=r"takes a thread, for which 64 MiB must be free; 9 MiB are left"):
+        model.fit(tmp_path / "rows.parquet", target="y")
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.feather"])
+def test_shortage_while_a_file_is_read_is_no_damage_of_the_file(
+    tmp_path: Path, table: pd.DataFrame, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / name
+    {"parquet": table.to_parquet, "csv": table.to_csv, "feather": table.to_feather}[path.suffix[1:]](path)
+
+    def short(*given: object, **named: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 128 failed") if name == "rows.csv" else OSError(NO_THREAD)
+
+    places = {
+        "parquet": (pq.ParquetFile, "iter_batches"),
+        "csv": (pa.csv, "open_csv"),
+        "feather": (pa.ipc, "open_file"),
+    }
+    monkeypatch.setattr(*places[path.suffix[1:]], short)
+    with pytest.raises(MemoryLimitError, match="There is not enough memory"):
+        SparseGPRegressor("se", "vfe", n_inducing=5, optimizer=None).fit(path, target="y")
+
+
+NO_THREAD = "Unknown error: Failed to launch worker thread: Resource temporarily unavailable"
 
 
 def test_rows_in_memory_and_covariances_say_what_they_need(little_room: None) -> None:

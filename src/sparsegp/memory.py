@@ -22,7 +22,7 @@ RESERVE_BYTES = 64 * 2**20
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 64 * 2**20
 LARGEST_FROM_HEAP = 32 * 2**20
-SHORTAGE = re.compile(r"allocate|out of memory|can't start new thread|os error 12", re.IGNORECASE)
+SHORTAGE = re.compile(r"allocate|out of memory|can't start new thread|launch worker thread|os error 12", re.IGNORECASE)
 ADVICE = (
     "Use fewer inducing inputs (n_inducing=) or dtype='float32', ask for fewer rows at once, or give the rows as a "
     "Parquet file, which 'vfe', 'fitc' and 'pic' read in passes."
@@ -72,6 +72,31 @@ def keep_freed() -> bool:
     return all(library.mallopt(name, value) == 1 for name, value in settings.items())
 
 
+def require_reserve(what: str) -> None:
+    """Raise before a thread begins if the memory would not suffice for what nobody can refuse it."""
+    least = min(rooms(), key=lambda room: room.free)
+    left = max(0.0, least.free)
+    if left < RESERVE_BYTES:
+        raise MemoryLimitError(
+            f"{what} takes a thread, for which {in_words(RESERVE_BYTES)} must be free; {in_words(left)} "
+            f"are left below the limit of {least.owner}, {in_words(least.limit)}. {ADVICE}"
+        )
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether a library could not get the memory, or the thread, that it asked for."""
+    return isinstance(error, MemoryError) or bool(SHORTAGE.search(str(error)))
+
+
+def shortage(error: BaseException) -> MemoryLimitError:
+    """What to raise in its place."""
+    least = min(rooms(), key=lambda room: room.free)
+    return MemoryLimitError(
+        f"There is not enough memory: {str(error).strip() or 'a request was refused'}. "
+        f"{in_words(least.free)} are left below the limit of {least.owner}, {in_words(least.limit)}. {ADVICE}"
+    )
+
+
 def explained(method: Callable[Given, Result]) -> Callable[Given, Result]:
     """A method that reports every shortage of memory as a MemoryLimitError."""
 
@@ -82,13 +107,9 @@ def explained(method: Callable[Given, Result]) -> Callable[Given, Result]:
         except SparseGPError:
             raise
         except (MemoryError, RuntimeError) as error:
-            if not isinstance(error, MemoryError) and not SHORTAGE.search(str(error)):
+            if not is_shortage(error):
                 raise
-            least = min(rooms(), key=lambda room: room.free)
-            raise MemoryLimitError(
-                f"There is not enough memory: {str(error).strip() or 'a request was refused'}. "
-                f"{in_words(least.free)} are left below the limit of {least.owner}, {in_words(least.limit)}. {ADVICE}"
-            ) from error
+            raise shortage(error) from error
 
     return guarded
 

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import csv
 
 import sparsegp
-from sparsegp import SparseGPRegressor, files, kernels
+from sparsegp import InputError, SparseGPRegressor, files, kernels
 from sparsegp.cli.fit import _explained
 from sparsegp.cli.output import show, shown
 from sparsegp.cli.predict import _writer
@@ -106,6 +106,45 @@ def test_a_result_that_replaces_a_model_waits_for_its_updates(folder, program, m
     assert code == 0, err
     assert json.loads(out)["model"] == "model.sgp"
     assert seen == ["model.sgp"]
+
+
+def test_a_number_that_is_infinite_is_named_by_its_row_in_the_file(folder, program):
+    """Not by its row in the chunk, and before the prediction, which would not know the file."""
+    rows = (folder / "monday.csv").read_text().splitlines()
+    rows[18] = "1e999,0.5"
+    (folder / "far.csv").write_text("\n".join(rows))
+    for command in (("predict", "-o", "out.csv", "--chunk-rows", "5"), ("evaluate",)):
+        code, _, err = program(folder, command[0], "model.sgp", "far.csv", *command[1:], COLUMNS="300")
+        assert code == 1
+        assert "file 'far.csv', row 17: column 'x' is inf" in err
+    assert not (folder / "out.csv").exists()
+    light = sparsegp.serving.load(folder / "model.sgp")
+    with pytest.raises(InputError, match="row 2, column 0"):
+        light.predict([[0.1], [0.2], [np.inf]])
+
+
+def test_a_link_that_leads_nowhere_is_called_one(folder, program):
+    (folder / "gone.csv").symlink_to("elsewhere.csv")
+    code, _, err = program(folder, "predict", "model.sgp", "gone.csv")
+    assert code == 1
+    assert "'gone.csv' is a link that leads to no file" in err
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["file", "link"])
+def test_no_output_takes_the_place_of_what_is_read(folder, program, linked):
+    """It was replaced: the rows of a fit by its model, and those of a prediction by the forecasts."""
+    output, before = "monday.csv", (folder / "monday.csv").read_bytes()
+    if linked:
+        output = "same.csv"
+        (folder / output).symlink_to("monday.csv")
+    for command in (("predict", "model.sgp"), ("report", "model.sgp"), ("fit", "-t", "y", "--time-budget", "0.1")):
+        code, _, err = program(folder, *command, "tuesday.csv", "monday.csv", "-o", output, COLUMNS="300")
+        assert code == 1, command
+        assert f"{output} is a file that is read" in err
+    model = (folder / "model.sgp").read_bytes()
+    assert program(folder, "report", "model.sgp", "monday.csv", "-o", "model.sgp")[0] == 1
+    assert (folder / "monday.csv").read_bytes() == before
+    assert (folder / "model.sgp").read_bytes() == model
 
 
 HOSTILE = ("a[/red]", "[bold]x", "\x1b]0;title\x07\x1b[2J", "\u202etxt", "$\\frac{")

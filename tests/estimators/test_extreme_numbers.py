@@ -115,6 +115,14 @@ def test_blocks_of_columns_in_units_that_are_too_far_apart_are_refused():
         )
 
 
+@pytest.mark.parametrize("name", ["exact", "vfe", "pic"])
+@pytest.mark.parametrize(("size", "noise"), [(1.0, 1e-310), (1.0, 1e-320), (1e130, 1e-100)])
+def test_noise_without_a_logarithm_is_refused(name, size, noise):
+    """It was a math domain error."""
+    with pytest.raises(InputError, match=r"below 1e-290 of the variance of the targets.*Give a larger one"):
+        SparseGPRegressor("se", name, n_inducing=5, noise_var=noise, optimizer=None).fit(X, y * size)
+
+
 @pytest.mark.parametrize(("size", "noise"), [(1e60, 1e-140), (1e130, 1e-5), (1e130, 1e-140)])
 def test_nystrom_refuses_noise_that_leaves_no_digits(size, noise):
     """It was accepted, and predicted infinity; or the message was about normalize=."""

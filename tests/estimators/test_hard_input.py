@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import sparsegp
 from sparsegp import CommitteeGPRegressor, HeteroscedasticGPRegressor, InputError, SparseGPRegressor, kernels
 
 pytestmark = pytest.mark.usefixtures("short_start")
@@ -114,6 +115,59 @@ def test_mistakes_are_explained_in_a_few_lines(X, y, said):
     with pytest.raises((ValueError, TypeError), match=said) as caught:
         SparseGPRegressor().fit(X, y)
     assert len(str(caught.value)) < 400
+
+
+NO_TARGETS = {
+    "two columns": np.ones((30, 2)),
+    "a number": 3.0,
+    "too large": [10**400] * 30,
+    "ragged": [[1.0, 2.0], [3.0]] * 15,
+    "text": ["a"] * 30,
+    "complex": np.ones(30) + 1j,
+    "dates": pd.date_range("2020", periods=30).to_numpy(),
+    "masked": np.ma.array(np.ones(30), mask=np.arange(30) == 2),
+}
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["array", "table"])
+@pytest.mark.parametrize("name", NO_TARGETS)
+def test_targets_that_are_none_are_an_error_of_ours_wherever_they_are_given(name, named, tmp_path):
+    """Of the estimator and of the model that is served; some were a foreign error, and some were taken for numbers."""
+    X, y = smooth(30)
+    X = pd.DataFrame(X, columns=["a", "b", "c"]) if named else X
+    gp, wrong = fitted(X, y, optimizer=None), NO_TARGETS[name]
+    gp.save(tmp_path / "model.sgp")
+    light = sparsegp.serving.load(tmp_path / "model.sgp")
+    for call in (gp.fit, gp.partial_fit, gp.forget, gp.score, gp.log_density, gp.forecast(X).crps, light.log_density):
+        with pytest.raises(InputError):
+            call(wrong) if call.__name__ == "crps" else call(X, wrong)
+    if name not in ("two columns", "a number"):  # the same for all rows
+        for column in ("sample_weight", "noise_var"):
+            with pytest.raises(InputError, match=column):
+                gp.fit(X, y, **{column: wrong})
+
+
+def test_what_is_asked_of_a_model_is_checked():
+    X, y = smooth(30)
+    gp = fitted(X, y, "pic", n_blocks=3, optimizer=None)
+    for wrong in (list("abcde"), np.full(5, 0.5), [[1], [1, 2]] * 2, [10**400] * 5, np.ones((5, 2), int)):
+        with pytest.raises(InputError, match="blocks"):
+            gp.predict(X[:5], blocks=wrong)
+    for wrong in ("a", None, [0.5, 0.6]):
+        with pytest.raises(InputError, match="coverage"):
+            gp.predict_interval(X[:5], wrong)
+    for wrong in (-1, 1.5, "a", None):
+        with pytest.raises(InputError, match="n_samples"):
+            gp.sample_y(X[:5], wrong)
+    with pytest.raises(InputError, match="q has values such as 'a'"):
+        gp.predict_quantiles(X[:5], ["a"])
+    with pytest.raises(InputError, match="inhomogeneous"):
+        gp.predict([[1.0], [2.0, 3.0]])
+    for wrong in ("a", -1):
+        with pytest.raises(InputError, match=r"seed|Seed|SeedSequence|non-negative"):
+            SparseGPRegressor(random_state=wrong).fit(X, y)
+    with pytest.raises(InputError, match="sample_weight='a' names a column"):
+        SparseGPRegressor().fit(pd.DataFrame(X, columns=["a", "b", "c"]), y, sample_weight="a")
 
 
 def test_the_target_among_the_columns_is_pointed_out():

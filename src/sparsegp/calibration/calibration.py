@@ -10,15 +10,13 @@ from torch import Tensor
 from sparsegp.calibration.mixture import Shape
 from sparsegp.calibration.scale import LocalScale
 from sparsegp.calibration.transform import Transformed
+from sparsegp.checked import checked_coverage, checked_levels, checked_targets
 from sparsegp.core.predictive import (
     Array,
     Generator,
     Joint,
     Parts,
     Predictive,
-    checked_coverage,
-    checked_levels,
-    checked_targets,
 )
 from sparsegp.errors import InputError
 

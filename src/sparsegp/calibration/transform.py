@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsegp.calibration.mixture import Array, normal_cdf
+from sparsegp.checked import as_numbers
 from sparsegp.errors import InputError
 
 REACH = 9.0
@@ -302,7 +303,7 @@ class Transformed:
 
     def _located(self, y: ArrayLike) -> tuple[Array, Array]:
         """Each target, and its z; that of zero for those below."""
-        target = np.asarray(y, dtype=np.float64).ravel()
+        target = as_numbers(y, "y").ravel()
         with np.errstate(divide="ignore"):
             return target, self.transform.forward(np.maximum(target, 0.0))
 

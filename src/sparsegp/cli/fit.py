@@ -108,6 +108,7 @@ def fit(
     Ctrl-C saves the best model so far.
     """
     destination(output)  # found out before the work
+    table_columns.require_other(output, data)
     kinds = kinds_of(categorical, ignore, dates)
     settings = Settings(
         model, approximation, kernel, n_inducing, power, n_blocks, optimizer, seed, verbose, kinds, target_transform

@@ -54,6 +54,7 @@ def predict(
         raise InputError("--json needs --output: without it the predictions are what is printed.")
     if not 0.0 < coverage < 1.0:
         raise InputError(f"--coverage is a probability between 0 and 1, such as 0.95; got {coverage:g}.")
+    table_columns.require_other(output, data)
     fitted = _loaded(model)
     files = table_columns.files(data, sep, decimal, encoding, no_header)
     source = table_columns.open_for(fitted, files, None, batch_rows=chunk_rows)
@@ -108,13 +109,16 @@ def _forecasts(model: Any, source: "FileSource", kept: Sequence[str], coverage: 
     import pyarrow as pa
 
     from sparsegp.data.inputs import missing_in
+    from sparsegp.data.scan import require_no_infinity
 
     encoding, takes_missing = table_columns.encoding_of(model), table_columns.takes_missing(model)
     for piece in source.pieces():
         table = piece.table.select(list(source.columns.inputs))
         found = np.full((len(FORECAST), table.num_rows), np.nan)
         if encoding is None:
-            X = source.columns.batch(piece).X
+            batch = source.columns.batch(piece)
+            require_no_infinity(batch, source.feature_names)
+            X = batch.X
             known = np.full(len(X), True) if takes_missing else ~np.isnan(X).any(axis=1)
             if takes_missing:
                 met.unmet.update(missing_in(X, source.feature_names))

@@ -40,6 +40,7 @@ def report(
     It has scores, warnings, pictures and assumptions. Give rows that the model has not seen.
     """
     destination(output)  # found out before the work
+    table_columns.require_other(output, [model, *data])
     from sparsegp import report as pages
 
     fitted = _loaded(model)

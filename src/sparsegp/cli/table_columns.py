@@ -44,6 +44,17 @@ def files(
     return Files((_spooled_stdin(),) if STDIN in data else tuple(data), dialect)
 
 
+def require_other(output: Path | None, inputs: Sequence[Path]) -> None:
+    """The output takes the place of none of the files that are read."""
+    from sparsegp.data.files import files_in
+
+    if output is None or not output.exists():
+        return
+    for path in inputs:
+        if path != STDIN and any(output.samefile(file) for file in files_in(path)):
+            raise InputError(f"--output {output} is a file that is read: it would be lost. Give another name.")
+
+
 def _spooled_stdin() -> Path:
     """Learning reads its rows more than once, and a format is known by the first bytes: a file, until the end."""
     if sys.stdin.isatty():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sparsegp.checked import checked_targets
 from sparsegp.core.predictive import (
     PAIR_ROWS,
     Array,
@@ -14,7 +15,6 @@ from sparsegp.core.predictive import (
     Parts,
     Predictive,
     by_chunks,
-    checked_targets,
     root,
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparsegp.errors import InputError
+from sparsegp.checked import checked_targets
 
 Array = NDArray[np.float64]
 
@@ -92,9 +92,7 @@ class Interleaved:
         return self._placed(answer(self.first), answer(self.second))
 
     def _of_targets(self, question: str, y: Any) -> Array:
-        target = np.asarray(y, dtype=np.float64).ravel()
-        if target.shape != self.is_first.shape:
-            raise InputError(f"y must have one target for each of the {len(self.is_first)} rows; got {len(target)}.")
+        target = checked_targets(y, self.is_first)
         return self._placed(
             getattr(self.first, question)(target[self.is_first]), getattr(self.second, question)(target[~self.is_first])
         )

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from sparsegp.checked import as_array
 from sparsegp.errors import InputError
 from sparsegp.kernels import Kernel, Stationary
 from sparsegp.parallel import one_scipy_thread
@@ -75,11 +76,7 @@ class Blocking:
         """
         if blocks is None:
             return self.nearest(X)
-        given = _whole_numbers(blocks)
-        if given.shape != (X.shape[0],):
-            raise InputError(
-                f"blocks must have one integer label for each of the {X.shape[0]} rows; got shape {tuple(given.shape)}."
-            )
+        given = torch.from_numpy(require_integers(blocks, X.shape[0]))
         known = torch.arange(self.n_blocks) if self.originals is None else self.originals
         place = torch.searchsorted(known, given).clamp_max(len(known) - 1)
         return torch.where(known[place] == given, place, NO_BLOCK)
@@ -121,6 +118,16 @@ class Blocking:
             if len(X):
                 centroids[k] = (X.to(torch.float64) * self.metric).mean(0)
         return self.moved_to(centroids)
+
+
+def require_integers(blocks: ArrayLike, n_rows: int) -> NDArray[np.int64]:
+    """One integer a row."""
+    given = as_array(blocks, "blocks")
+    if given.shape != (n_rows,) or not np.issubdtype(given.dtype, np.integer):
+        raise InputError(
+            f"blocks must have one integer label for each of the {n_rows} rows; got {given.dtype} {given.shape}."
+        )
+    return given.astype(np.int64)
 
 
 def _whole_numbers(blocks: ArrayLike) -> Tensor:
@@ -180,7 +187,7 @@ def from_labels(X: Tensor, labels: ArrayLike | Tensor) -> tuple[Partition, Tenso
     Label k stands for the k-th smallest given value. A new point goes to the block whose mean is nearest, at
     a cost of K distances. Training rows keep their given blocks, which `assign` need not reproduce.
     """
-    given = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    given = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else as_array(labels, "blocks")
     if given.shape != (X.shape[0],):
         raise InputError(f"Expected one block label a row, shape [{X.shape[0]}]; got {list(given.shape)}.")
     if not np.issubdtype(given.dtype, np.integer):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, ndtr, ndtri
 
+from sparsegp.checked import checked_coverage, checked_levels, checked_targets
 from sparsegp.errors import InputError, NegativeVarianceError
 
 Array = NDArray[np.float64]
@@ -502,27 +503,6 @@ def require_numbers(mean: Array, var: Array | None = None) -> None:
             f"The prediction of row {row} is not a finite number (mean {mean[row]:g}{spread}): its "
             "inputs are too far from the rows of the fit, or the model file was altered. Look at this row of X."
         )
-
-
-def checked_coverage(coverage: float) -> Array:
-    """The levels of the ends of a central interval."""
-    if not 0.0 < coverage < 1.0:
-        raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
-    return np.array([(1 - coverage) / 2, (1 + coverage) / 2])
-
-
-def checked_levels(q: ArrayLike) -> Array:
-    levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
-    if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
-        raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
-    return levels
-
-
-def checked_targets(y: ArrayLike, mean: Array) -> Array:
-    target = np.asarray(y, dtype=np.float64).ravel()
-    if target.shape != mean.shape:
-        raise InputError(f"y must have one target for each of the {len(mean)} rows; got {len(target)}.")
-    return target
 
 
 def root(var: Array) -> Array:

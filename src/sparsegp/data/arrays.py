@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsegp.checked import as_array, require_unmasked
 from sparsegp.data.batches import Array, Batch, Place, rows_per_batch
 from sparsegp.data.layout import PlainLayout
 from sparsegp.errors import InputError
@@ -69,18 +70,9 @@ class ArraySource(PlainLayout):
         )
 
 
-def require_unmasked(values: Any, label: str) -> None:
-    """Nothing masked: converted to plain numbers, what a mask hides would be learned from."""
-    if isinstance(values, np.ma.MaskedArray) and np.any(values.mask):
-        raise InputError(
-            f"{label} is a masked array with {np.sum(values.mask)} masked values, which are no numbers. "
-            "Drop or impute the rows that have them."
-        )
-
-
 def _numeric(values: Any, label: str, name: str) -> Any:
     require_unmasked(values, f"{label} of {name}")
-    array = values if isinstance(values, np.ndarray) else np.asarray(values)
+    array = as_array(values, f"{label} of {name}")
     if array.dtype.kind not in "fiub":
         raise InputError(f"{label} of {name} has type {array.dtype}; expected numbers. Text goes in a DataFrame.")
     return array

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sparsegp import memory
 from sparsegp.data.encoding import Encoding
 from sparsegp.data.layout import FeatureLayout
 from sparsegp.errors import InputError
@@ -29,6 +30,7 @@ def prefetched(items: Iterator[Item], ahead: int = 2) -> Iterator[Item]:
     def following() -> Item:
         return context.run(next, items, _END)  # type: ignore[return-value]
 
+    memory.require_reserve("Reading ahead")
     with ThreadPoolExecutor(1) as reader:
         pending = deque(reader.submit(following) for _ in range(ahead))
         while (item := pending.popleft().result()) is not _END:

@@ -82,6 +82,8 @@ def files_in(path: Path) -> list[Path]:
 
 
 def _globbed(path: Path) -> list[Path]:
+    if path.is_symlink() and not path.exists():
+        raise InputError(f"'{path}' is a link that leads to no file. Give the file itself.")
     if path.exists():
         raise InputError(f"'{path}' is neither a file nor a folder. Give a file with a table.")
     named = sorted(glob.glob(str(path), recursive=True)) if glob.has_magic(str(path)) else []  # noqa: PTH207, a pattern may be absolute

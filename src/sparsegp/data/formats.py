@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc, json
 
+from sparsegp import memory
 from sparsegp.data.file_kinds import CSV, IPC_FILE, IPC_STREAM, JSON_LINES, PARQUET, Kind, kind_of, label, opened
 from sparsegp.data.text_files import CsvFile, Dialect
-from sparsegp.errors import InputError
+from sparsegp.errors import InputError, SparseGPError
 
 READ_BUFFER_BYTES = 2**20
 _JSON_BLOCK_BYTES = 2**22
@@ -88,7 +89,9 @@ class _Typed:
     def estimated_rows(self) -> int | None:
         return None
 
-    def _unreadable(self, error: Exception, group: int | None = None) -> InputError:
+    def _unreadable(self, error: Exception, group: int | None = None) -> SparseGPError:
+        if memory.is_shortage(error):
+            return memory.shortage(error)
         where = "" if group is None else f", row group {group}"
         return InputError(
             f"{label(self.path)}{where} cannot be read as {self.kind.name}: {error}. The file may be damaged, or have "

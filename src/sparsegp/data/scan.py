@@ -303,20 +303,28 @@ def say_without_target(n_missing: int, n_rows: int) -> None:
 
 def require_valid(batch: Batch, names: tuple[str, ...] | None) -> None:
     """Inputs finite, targets finite or missing, noise variances positive, weights not negative; else an error."""
-    finite = np.isfinite(batch.X)
-    if not finite.all():
-        column = int(np.flatnonzero(~finite.all(axis=0))[0])
-        label = f"column {column}" if names is None else f"column {names[column]!r}"
-        infinite = np.isinf(batch.X[:, column])
-        if infinite.any():
-            _refuse(batch, label, batch.X[:, column], infinite, "a finite number")
-        _refuse(batch, label, batch.X[:, column], ~finite[:, column], "a finite number", MissingInputError)
+    require_no_infinity(batch, names)
+    _require_inputs(batch, names, np.isnan(batch.X), MissingInputError)
     if np.isinf(batch.y).any():
         _refuse(batch, "the target", batch.y, np.isinf(batch.y), "a finite number")
     if batch.noise_var is not None:
         _require(batch, "the noise variance", batch.noise_var, batch.noise_var > 0, "finite and > 0")
     if batch.weight is not None:
         _require(batch, "the weight", batch.weight, usable_weights(batch.weight), USABLE_WEIGHTS)
+
+
+def require_no_infinity(batch: Batch, names: tuple[str, ...] | None) -> None:
+    """Inputs may be missing, but not infinite."""
+    _require_inputs(batch, names, np.isinf(batch.X), InputError)
+
+
+def _require_inputs(
+    batch: Batch, names: tuple[str, ...] | None, bad: NDArray[np.bool_], error: type[InputError]
+) -> None:
+    if bad.any():
+        column = int(np.flatnonzero(bad.any(axis=0))[0])
+        label = f"column {column}" if names is None else f"column {names[column]!r}"
+        _refuse(batch, label, batch.X[:, column], bad[:, column], "a finite number", error)
 
 
 def _require(batch: Batch, label: str, values: Array, in_range: NDArray[np.bool_], expected: str) -> None:

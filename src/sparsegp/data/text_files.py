@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from sparsegp import memory
 from sparsegp.data.file_kinds import Kind, label, opened
-from sparsegp.errors import InputError
+from sparsegp.errors import InputError, SparseGPError
 
 SEPARATORS = ",;\t|"
 MISSING = ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "?")
@@ -234,7 +235,9 @@ class CsvFile:
             if rest:
                 yield _copied(rest)
 
-    def _unreadable(self, error: Exception) -> InputError:
+    def _unreadable(self, error: Exception) -> SparseGPError:
+        if memory.is_shortage(error):
+            return memory.shortage(error)
         """Arrow numbers the columns; people know their names. Its rows are lines: the header is row 1."""
         if isinstance(error, UnicodeError) or "UTF8" in str(error):
             encoding = self.dialect.encoding

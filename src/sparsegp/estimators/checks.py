@@ -5,7 +5,8 @@ Messages say which row and column to look at.
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from sparsegp.checked import as_array, as_numbers, require_unmasked
 from sparsegp.data import (
     Asked,
     Batch,
@@ -27,7 +29,7 @@ from sparsegp.data import (
     whole_batch,
     with_encoding,
 )
-from sparsegp.data.arrays import ArraySource, require_unmasked
+from sparsegp.data.arrays import ArraySource
 from sparsegp.data.batches import USABLE_WEIGHTS, usable_weights
 from sparsegp.data.columns import LIKELY_REASON
 from sparsegp.data.inputs import InputColumns, is_named_table
@@ -96,12 +98,19 @@ def asked_of(estimator: Any) -> Asked:
 
 def validated(estimator: Any, X: Any, *given: Any, **options: Any) -> Any:
     """scikit-learn's checks of X and y, whose errors become ours."""
-    try:
+    with errors_of_ours(X):
         return validate_data(estimator, X, *given, **options)
+
+
+@contextmanager
+def errors_of_ours(given: Any = None) -> Iterator[None]:
+    """Errors of scikit-learn and numpy about what was given, with a hint where there is one."""
+    try:
+        yield
     except InputError:
         raise
     except (TypeError, ValueError, OverflowError) as error:
-        text = _without_values(str(error).rstrip(), given=X)
+        text = _without_values(str(error).rstrip(), given)
         hints = (hint for said, hint in HINTS.items() if said in text)
         kind = InputTypeError if isinstance(error, TypeError) else InputError
         said = text if text.endswith((".", "!", "?", "]")) else f"{text}."
@@ -110,8 +119,7 @@ def validated(estimator: Any, X: Any, *given: Any, **options: Any) -> Any:
 
 def _without_values(text: str, given: Any) -> str:
     """What scikit-learn says, with the shape of an array instead of its values, which may fill the screen."""
-    shape = f"\\1 of shape {np.shape(given)}"
-    text = re.sub(r"(array)=\s*\[.*\]\.", f"{shape}.", text, flags=re.DOTALL)
+    text = re.sub(r"array=\s*\[.*\]\.", lambda _: f"array of shape {np.shape(given)}.", text, flags=re.DOTALL)
     return re.sub(r"(Complex data not supported)\s*\[.*\]", r"\1.", text, flags=re.DOTALL)
 
 
@@ -136,19 +144,11 @@ def source_of(given: Given, features: Any = None) -> Source | None:
 
 def target_vector(y: Any) -> Array:
     """Targets of a table that are given apart from it."""
-    require_unmasked(y, "y")
     require_numbers_asked(y)
-    values = np.asarray(y)
-    if values.dtype.kind not in "fiub":
-        try:
-            values = values.astype(np.float64)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"The target y has values such as {values.ravel().tolist()[0]!r}; expected numbers. {LIKELY_REASON}"
-            ) from None
-    values = column_or_1d(values, warn=True)
-    require_finite_target(values)
-    vector: Array = np.asarray(values, dtype=np.float64)
+    values = as_numbers(y, "The target y", LIKELY_REASON)
+    with errors_of_ours(y):
+        vector: Array = column_or_1d(values, warn=True)
+    require_finite_target(vector)
     return vector
 
 
@@ -156,7 +156,7 @@ def require_numbers_asked(y: Any) -> None:
     """Targets are neither the name of a column nor moments, which numpy would turn into numbers of its own."""
     if isinstance(y, str):
         raise InputError(f"y is the text {y!r}; expected one number for each row. For a column of X: target={y!r}.")
-    kind = np.asarray(y).dtype.kind
+    kind = as_array(y, "y").dtype.kind
     if kind in "mM":
         raise InputError(f"The target y has {'dates' if kind == 'M' else 'durations'}; expected numbers. {AS_NUMBERS}")
 
@@ -176,7 +176,7 @@ def _validated(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Array, A
         estimator, X, np.where(missing, 0.0, given) if missing.any() else y, dtype=np.float64, order="C",
         y_numeric=True, ensure_all_finite=False, **options,
     )  # fmt: skip
-    found = np.asarray(found, dtype=np.float64)
+    found = as_numbers(found, "The target y", LIKELY_REASON)
     return X, np.where(missing.ravel(), np.nan, found) if missing.any() else found
 
 
@@ -404,8 +404,9 @@ def row_vector(values: Any, n_rows: int, name: str, *, allow_zero: bool) -> Arra
     """A finite, non-negative (or positive) number for each row, or None when not given."""
     if values is None:
         return None
-    require_unmasked(values, name)
-    array = np.asarray(values, dtype=np.float64)
+    if isinstance(values, str):
+        raise InputError(f"{name}={values!r} names a column, and y is given apart: give y as a column, too, target=...")
+    array = as_numbers(values, name)
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.shape != (n_rows,):

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -188,7 +189,8 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "fitted_")
 
     def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31))
+        with checks.errors_of_ours():
+            return int(check_random_state(self.random_state).randint(2**31))
 
     @property
     def _like(self) -> Tensor:
@@ -479,6 +481,32 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         forecast = self.forecast(X, latent, blocks)
         return forecast.mean, forecast.std
 
+    def score(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Coefficient of determination R2 of the predicted means.
+
+        Parameters
+        ----------
+        X : array or table of shape (n_rows, n_features)
+            The rows.
+        y : array of shape (n_rows,)
+            Their targets.
+        sample_weight : array of shape (n_rows,), default=None
+            Weight of each row in the score.
+
+        Returns
+        -------
+        float
+            1 for a perfect prediction, 0 for that of the mean of y.
+
+        Raises
+        ------
+        InputError
+            If X, y or the weights cannot be used.
+        """
+        mean = self.predict(X)
+        with checks.errors_of_ours(y):
+            return float(r2_score(checks.target_vector(y), mean, sample_weight=sample_weight))
+
     def _mean(self, X: Any, latent: bool, blocks: ArrayLike | None) -> Array:
         """Means alone, which need no variances where the target is learned as it is."""
         if not latent and self._is_fitted and self.scaling_.transform is not None:
@@ -670,7 +698,10 @@ class Estimator(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         >>> gp.sample_y([[1.0], [2.0]], n_samples=5, random_state=0).shape
         (2, 5)
         """
-        return self.joint_forecast(X, latent, blocks).sample(n_samples, np.random.default_rng(random_state))
+        n_draws = checks.positive_count("n_samples", n_samples)
+        with checks.errors_of_ours():
+            rng = np.random.default_rng(random_state)
+        return self.joint_forecast(X, latent, blocks).sample(n_draws, rng)
 
     def _lazy_moments(self, X: Any, latent: bool, blocks: ArrayLike | None, *, with_std: bool) -> Any:
         """Means of a dask collection, with or without standard deviations."""

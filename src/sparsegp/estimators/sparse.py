@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sparsegp import memory, metrics
 from sparsegp.calibration.transform import TRANSFORMS
+from sparsegp.checked import as_numbers
 from sparsegp.cluster.client import connected
 from sparsegp.cluster.shares import sum_over
 from sparsegp.core import approximations
@@ -770,8 +771,9 @@ def _held_out(given: tuple[Any, Any], n_features: int) -> tuple[Any, Array]:
         X, y = given
     except (TypeError, ValueError):
         raise InputError(f"validation must be a pair (X, y); got {type(given).__name__}.") from None
-    X, y = checks.as_frame(X), np.asarray(y, dtype=np.float64)
-    shape = np.shape(X)
+    X, y = checks.as_frame(X), as_numbers(y, "y of the validation set")
+    with checks.errors_of_ours(X):
+        shape = np.shape(X)
     if len(shape) != 2 or shape[1] != n_features or shape[0] < 1 or y.shape != shape[:1]:
         raise InputError(
             f"The validation set must have {n_features} columns like the training rows, and a target for "

@@ -23,16 +23,7 @@ def require_labels(approx: Approximation, blocks: ArrayLike | None, n_rows: int)
     """One integer a row, and only for approximations with blocks."""
     require_blocks(approx, blocks)
     if blocks is not None:
-        require_integers(blocks, n_rows)
-
-
-def require_integers(blocks: ArrayLike, n_rows: int) -> None:
-    """One integer a row."""
-    given = np.asarray(blocks)
-    if given.shape != (n_rows,) or not np.issubdtype(given.dtype, np.integer):
-        raise InputError(
-            f"blocks must have one integer label for each of the {n_rows} rows; got {given.dtype} {given.shape}."
-        )
+        partition.require_integers(blocks, n_rows)
 
 
 def drop_weightless(block: Block, blocks: ArrayLike | None) -> tuple[Block, ArrayLike | None]:
@@ -40,7 +31,9 @@ def drop_weightless(block: Block, blocks: ArrayLike | None) -> tuple[Block, Arra
     if block.weight is None or bool((block.weight > 0).all()):
         return block, blocks
     kept = block.weight > 0
-    return block.take(kept), None if blocks is None else np.asarray(blocks)[kept.cpu().numpy()]
+    return block.take(kept), None if blocks is None else partition.require_integers(blocks, len(kept))[
+        kept.cpu().numpy()
+    ]
 
 
 def arranged(

@@ -24,10 +24,9 @@ from sparsegp.committee.split import Nearest
 from sparsegp.core.approximations import Family
 from sparsegp.core.block import Block, MemoryRows, Rows
 from sparsegp.core.left_out import LeftOut
-from sparsegp.core.partition import NO_BLOCK, Blocking
+from sparsegp.core.partition import NO_BLOCK, Blocking, require_integers
 from sparsegp.core.predictive import Array, Joint, NoiseMixture
 from sparsegp.errors import InputError
-from sparsegp.fit.blocking import require_integers
 from sparsegp.fit.committee_left_out import left_out_of_committee
 from sparsegp.fit.learned_noise import NOISE_IS_OF_ALL_ROWS
 from sparsegp.fit.scaling import Scaling

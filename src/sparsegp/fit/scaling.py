@@ -18,6 +18,7 @@ from sparsegp.kernels import Kernel
 Array = NDArray[np.float64]
 
 SMALLEST_SCALE, LARGEST_SCALE = 1e-140, 1e140
+SMALLEST_NOISE = 1e-290  # of the variance of the targets; its logarithm is taken
 SMALLEST_INPUT = 1e-290  # lengthscales are of this size, and one over them is a number
 
 
@@ -93,6 +94,16 @@ class Scaling:
     def log_noise_shift(self) -> float:
         """What a log noise variance gains on its way from the model's units to the user's."""
         return 2.0 * math.log(self.y_scale)
+
+    def standardized_noise(self, noise_var: float) -> float:
+        """A noise variance in standardised units."""
+        share = float(noise_var) / self.y_scale**2
+        if share < SMALLEST_NOISE:
+            raise InputError(
+                f"The noise variance {noise_var:g} is below {SMALLEST_NOISE:g} of the variance of the targets, "
+                f"{self.y_scale**2:.3g}. Give a larger one: far above that it makes no difference any more."
+            )
+        return share
 
     def inputs(self, X: Array) -> Array:
         out: Array = (X - self.x_mean) / self.x_scale

@@ -111,14 +111,14 @@ def starting_point(
     learning may not recover from."""
     block, left, scaling = rows.block, rows.left, rows.scaling
     least = options.noise_floor * block.target_variance
-    given_noise = None if noise_var is None else float(noise_var) / scaling.y_scale**2
+    given_noise = None if noise_var is None else scaling.standardized_noise(noise_var)
     if isinstance(kernel, str):
         started = rows.kernel_of(kernel, max(left.target_variance, least), rng)
     else:
         given, white = as_kernel(kernel)
         started = scaling.standardized_kernel(given)
         if given_noise is None and white is not None:
-            given_noise = white / scaling.y_scale**2
+            given_noise = scaling.standardized_noise(white)
         if warns:
             _warn_of_odd_lengthscales(started)
     found_noise = given_noise is None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sparsegp.checked import as_numbers, checked_targets
 from sparsegp.errors import InputError
 
 Vector = NDArray[np.float64]
@@ -50,7 +51,7 @@ def forecast_of(estimator: Any, X: Any) -> Any:
 
 
 def _mean(values: Vector, sample_weight: ArrayLike | None) -> float:
-    weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    weights = None if sample_weight is None else as_numbers(sample_weight, "sample_weight")
     return float(np.average(values, weights=weights))
 
 
@@ -92,8 +93,8 @@ class CoverageScorer:
             )
 
     def __call__(self, estimator: Any, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        target = np.asarray(y, dtype=np.float64)
         lower, upper = forecast_of(estimator, X).interval(self.coverage)
+        target = checked_targets(y, lower)
         inside = ((lower <= target) & (target <= upper)).astype(np.float64)
         return -abs(_mean(inside, sample_weight) - self.coverage)
 

@@ -12,6 +12,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sparsegp.checked import as_numbers
 from sparsegp.errors import InputError
 
 Vector = NDArray[np.float64]
@@ -592,10 +593,7 @@ def _vectors(**arrays: ArrayLike) -> list[Vector]:
 
 
 def _numbers(name: str, values: ArrayLike) -> Vector:
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must hold real numbers: {error}; convert it to a float array first") from error
+    return as_numbers(values, name, "Convert it to a float array first.")
 
 
 def _require_finite(name: str, values: Vector) -> None:

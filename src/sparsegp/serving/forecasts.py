@@ -7,23 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsegp.calibration.mixture import Shape
-from sparsegp.errors import InputError
+from sparsegp.checked import checked_coverage, checked_levels, checked_targets
 from sparsegp.serving.covariance import Array
 
 _HALVINGS = 100
 """Of a bracket of a quantile: by then its ends are neighbours in double precision."""
-
-
-def _require_coverage(coverage: float) -> None:
-    if not 0.0 < coverage < 1.0:
-        raise InputError(f"coverage is a probability strictly between 0 and 1; got {coverage!r}.")
-
-
-def _checked_levels(q: Any) -> Array:
-    levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
-    if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
-        raise InputError(f"Quantile levels must lie strictly between 0 and 1; got {q!r}.")
-    return levels
 
 
 class Parts(NamedTuple):
@@ -61,13 +49,12 @@ class Forecast:
 
     def interval(self, coverage: float) -> tuple[Array, Array]:
         """Lower and upper end of the central interval that holds y with probability `coverage`."""
-        _require_coverage(coverage)
-        ends = self.quantiles([0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
+        ends = self.quantiles(checked_coverage(coverage))
         return ends[:, 0], ends[:, 1]
 
     def quantiles(self, q: Any) -> Array:
         """Values that y stays below with the probabilities in q: one column for each."""
-        quantiles: Array = self.mean[:, None] + self.unit[:, None] * self.shape.quantiles(_checked_levels(q))
+        quantiles: Array = self.mean[:, None] + self.unit[:, None] * self.shape.quantiles(checked_levels(q))
         return quantiles
 
     def log_density(self, y: Any) -> Array:
@@ -85,10 +72,7 @@ class Forecast:
 
     def _residuals(self, y: Any) -> Array:
         """(y - mean)/unit."""
-        target = np.asarray(y, dtype=np.float64).ravel()
-        if target.shape != self.mean.shape:
-            raise InputError(f"y must have one target for each of the {len(self.mean)} rows; got {len(target)}.")
-        residuals: Array = (target - self.mean) / self.unit
+        residuals: Array = (checked_targets(y, self.mean) - self.mean) / self.unit
         return residuals
 
 
@@ -113,13 +97,12 @@ class DrawnForecast:
         return self._with_spread(self.base.f_std)
 
     def interval(self, coverage: float) -> tuple[Array, Array]:
-        _require_coverage(coverage)
-        ends = self.quantiles([0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage])
+        ends = self.quantiles(checked_coverage(coverage))
         return ends[:, 0], ends[:, 1]
 
     def quantiles(self, q: Any) -> Array:
         """By bisection between the least and the largest quantile of what the row may be."""
-        levels = _checked_levels(q)
+        levels = checked_levels(q)
         ends = self.base.quantiles(levels).reshape(-1, self.n_draws, len(levels))
         found = [self._quantile(level, *ends[:, :, k].T) for k, level in enumerate(levels)]
         return np.column_stack(found)
@@ -152,7 +135,7 @@ class DrawnForecast:
 
     def crps(self, y: Any) -> Array:
         """E|Y - y| - E|Y - Y'|/2, where Y and Y' may come from different draws."""
-        target = np.asarray(y, dtype=np.float64).ravel()
+        target = checked_targets(y, self.mean)
         shape, base = self.base.shape, self.base
         centres = base.mean[:, None] + base.unit[:, None] * shape.location
         widths = base.unit[:, None] * shape.width
@@ -173,7 +156,7 @@ class DrawnForecast:
         return values.reshape(-1, self.n_draws, *values.shape[1:])
 
     def _repeated(self, y: Any) -> Array:
-        return np.repeat(np.asarray(y, dtype=np.float64).ravel(), self.n_draws)
+        return np.repeat(checked_targets(y, self.mean), self.n_draws)
 
     def _with_spread(self, std: Array) -> Array:
         spread: Array = np.sqrt(self._lines(std**2).mean(axis=1) + self._lines(self.base.mean).var(axis=1))

@@ -128,16 +128,21 @@ def _restored_scale(model: Model) -> LocalScale | None:
 
 def _finite(values: Array) -> Array:
     if not np.isfinite(values).all():
+        row = np.argwhere(~np.isfinite(values))[0][0]
         raise InputError(
-            "A prediction is not a finite number: a row of X is too far from the rows of the fit, or the model file "
-            "was altered. Look at X."
+            f"The prediction of row {row} is not a finite number: it is too far from the rows of the fit, or the "
+            "model file was altered. Look at this row of X."
         )
     return values
 
 
 def _without_gaps(rows: Array) -> Array:
     if not np.isfinite(rows).all():
-        raise InputError("X has values that are not finite (NaN or infinity): fill or drop those rows first.")
+        row, column = np.argwhere(~np.isfinite(rows))[0]
+        raise InputError(
+            f"X has values that are not finite (NaN or infinity), the first in row {row}, column {column}: "
+            "fill or drop those rows first."
+        )
     return rows
 
 
