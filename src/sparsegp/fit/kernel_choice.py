@@ -63,8 +63,9 @@ class KernelOptions:
     Constant noise is judged on `judged_cells` cells of `judged_cell_rows` rows, or all rows together if there are at
     most `whole_rows`. Heavy tails of residuals and noise that varies, which a calibration will mend, must not decide: a
     simple `shape`, and small `trees` grown on `scale_rows` of the residuals if there are enough, are enough for that.
-    Where densities are equal but for chance, a kernel is better whose squared errors are smaller by `errors_smaller`
-    standard errors. Learned noise is judged on `n_cells` cells of `cell_rows` rows, after `iterations` there.
+    Where a density is not worse by more than chance, a kernel is better whose squared errors are smaller by more than
+    chance: by `errors_of_chance` standard errors each. Learned noise is judged on `n_cells` cells of `cell_rows` rows,
+    after `iterations` there.
     """
 
     candidates: tuple[str, ...] = ("matern32", "matern12", "se", "matern52")
@@ -79,23 +80,23 @@ class KernelOptions:
             n_judged=200,
             n_neighbours=50,
             openings=(Opening(1.0, 1.0), Opening(0.3, 1.0)),
-            opening_count=16,
+            opening_count=12,
             opening_iterations=15,
         )
     )
     least_noise_fraction: float = 1e-3
     most_rows: int = 1_000_000
-    budget_fraction: float = 0.15
-    common_fraction: float = 0.5
+    budget_fraction: float = 0.2
+    common_fraction: float = 0.4
     fewest_seconds: float = 4.0
     judged_cells: int = 64
     judged_cell_rows: int = 500
     whole_rows: int = 1500
     scale_rows: int = 10_000
     fewest_for_scale: int = 1000
-    errors_smaller: float = 2.0
+    errors_of_chance: float = 2.0
     shape: ShapeOptions = QUICK
-    trees: TreeOptions = field(default_factory=TreeOptions)
+    trees: TreeOptions = field(default_factory=lambda: TreeOptions(depth=4, rate=0.25))
     n_cells: int = 8
     cell_rows: int = 300
     iterations: int = 20
@@ -168,7 +169,7 @@ def best_start(
         hyper = learned(_at_values_of(common, start), block, limits, again, options.rounds)
         ends[name] = _start_of(hyper)
         scores[name] = judge.score(hyper, block, again)
-    best = winner(scores, options.errors_smaller)
+    best = winner(scores, options.errors_of_chance)
     return ChosenKernel(best, ends[best])
 
 
@@ -185,13 +186,13 @@ class Score:
         return cls(np.array([density]), np.zeros(1))
 
 
-def winner(scores: dict[str, Score], errors_smaller: float) -> str:
-    """The first, unless the density of another is better by more than chance; or as good, and its means are nearer."""
+def winner(scores: dict[str, Score], errors_of_chance: float) -> str:
+    """The first, unless the density of another is better by a standard error; or as good, and its means are nearer."""
     best, *others = scores
     for name in others:
         gain, chance = _mean_and_error(scores[name].density - scores[best].density)
         nearer, by_chance = _mean_and_error(scores[best].square_error - scores[name].square_error)
-        if gain > chance or (gain > -chance and nearer > errors_smaller * by_chance):
+        if gain > chance or (gain > -errors_of_chance * chance and nearer > errors_of_chance * by_chance):
             best = name
     return best
 

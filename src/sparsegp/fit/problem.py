@@ -136,7 +136,7 @@ class CalibrationOptions:
     strengths: tuple[float, ...] = (0.5, 0.75, 1.0, 1.25, 1.5)
     farthest: float = 50.0
     farthest_for_scale: float = 10.0
-    budget_fraction: float = 0.25
+    budget_fraction: float = 0.3
     residuals_fraction: float = 0.4
     blocks_at_once: int = 8
     fewest_residuals: int = 1_000
