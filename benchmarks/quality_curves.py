@@ -28,6 +28,7 @@ SETS = ("kin8nm", "kin40k", "protein", "flights_nyc2013")
 QUICK_SETS, QUICK_ROWS = ("kin8nm",), 600
 MOST_SECONDS = 40.0
 MOMENTS = [5.0, 10.0, 20.0, 40.0, 60.0]
+TICKS = (5, 10, 20, 40, 80)
 SVGP = {**SVGP_OPTIONS, "kernel": "matern32", "moments": MOMENTS}
 QUICK = {"n_inducing": 30, "moments": [1.0]}
 
@@ -163,6 +164,8 @@ def draw(found: dict[str, dict[str, list[tuple[float, float]]]]) -> None:
             width = 2.4 if curve.method is OURS else 1.2
             axis.plot([s for s, _ in points], [nlpd for _, nlpd in points], marker="o", markersize=3, linewidth=width)
         axis.set_xscale("log")
+        axis.set_xticks(TICKS, [str(tick) for tick in TICKS])
+        axis.minorticks_off()
         axis.set_title(name)
         axis.set_xlabel("seconds of training")
     axes[0][0].set_ylabel("NLPD of test rows")
