@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def forged_description(description: dict[str, Any], rng: Rng) -> None:
     elif choice < 0.25 and isinstance(holder, dict):
         holder["extra"] = 1
     else:
-        holder[last] = NASTY[rng.integers(len(NASTY))]
+        # a copy: the next forgery would change the list itself, and put it into itself
+        holder[last] = deepcopy(NASTY[rng.integers(len(NASTY))])
 
 
 def forged_arrays(arrays: dict[str, Any], rng: Rng) -> None:
